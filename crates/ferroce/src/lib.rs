@@ -1,0 +1,1 @@
+//! The facade that a user depends on.

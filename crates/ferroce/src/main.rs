@@ -1,0 +1,3 @@
+//! The `ferroce` command-line tool.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Builds, tests and measures the project.
+
+fn main() {}
