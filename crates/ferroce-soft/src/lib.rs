@@ -1,1 +1,7 @@
-//! ferroce-soft
+//! A verbs device without hardware: it speaks RoCEv2 from user space, with no NIC, no kernel module and no privilege.
+
+mod config;
+mod device;
+
+pub use config::{FaultConfig, LinkMode, SoftConfig};
+pub use device::SoftDevice;
