@@ -2,6 +2,7 @@
 
 mod config;
 mod device;
+mod engine;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;
