@@ -1,5 +1,5 @@
-//! Polynomials over GF(2) modulo the CRC-32 polynomial, in the reflected form that the CRC itself uses:
-//! bit 31 is the coefficient of x^0, bit 0 that of x^31.
+//! Polynomials over GF(2) modulo the CRC-32 polynomial, in the reflected form that the CRC itself
+//! uses: bit 31 is the coefficient of x^0, bit 0 that of x^31.
 
 /// The CRC-32 polynomial, reflected, without its x^32 term.
 pub(crate) const POLY: u32 = 0xedb8_8320;

@@ -1,13 +1,14 @@
-//! The invariant CRC of RoCEv2 (IBTA annex A17, section A17.3.3): CRC-32 over everything that no router
-//! may change, from the IP header to the pad.
+//! The invariant CRC of RoCEv2 (IBTA annex A17, section A17.3.3): CRC-32 over everything that no
+//! router may change, from the IP header to the pad.
 //!
-//! Covered are 8 bytes of ones in place of the InfiniBand local route header, the IP and UDP headers, and the
-//! packet. Fields that routers change count as ones: IPv4 type of service, time to live and header
-//! checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; byte 4 of the BTH.
+//! Covered are 8 bytes of ones in place of the InfiniBand local route header, the IP and UDP
+//! headers, and the packet. Fields that routers change count as ones: IPv4 type of service, time to
+//! live and header checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; byte 4
+//! of the BTH.
 //!
-//! The IPv4 identification is *not* among them, and a UDP socket sees neither its own nor the peer's. A
-//! CRC is linear, though: two packets that differ only in the identification have CRCs whose difference
-//! tells in which bits. So [`check_icrc`] solves for it.
+//! The IPv4 identification is *not* among them, and a UDP socket sees neither its own nor the
+//! peer's. A CRC is linear, though: two packets that differ only in the identification have CRCs
+//! whose difference tells in which bits. So [`check_icrc`] solves for it.
 
 use crate::flow::{Flow, IpPair};
 use crate::gf2;
@@ -68,11 +69,12 @@ fn udp_header(flow: &Flow, udp_len: u16) -> [u8; UDP_LEN] {
     [s0, s1, d0, d1, l0, l1, 0xff, 0xff]
 }
 
-/// The ICRC of `packet` (BTH up to and including the pad, without the ICRC), to be stored behind it in
-/// **little-endian** byte order.
+/// The ICRC of `packet` (BTH up to and including the pad, without the ICRC), to be stored behind it
+/// in **little-endian** byte order.
 ///
-/// `ip_id` is the identification that the IPv4 header will carry, "don't fragment" being set; IPv6 has
-/// none and ignores it. A packet longer than a datagram can be has its lengths taken modulo 2^16.
+/// `ip_id` is the identification that the IPv4 header will carry, "don't fragment" being set; IPv6
+/// has none and ignores it. A packet longer than a datagram can be has its lengths taken modulo
+/// 2^16.
 #[inline]
 #[must_use]
 pub fn icrc(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
@@ -123,24 +125,26 @@ impl IcrcCheck {
     }
 }
 
-/// Checks the ICRC at the end of `packet_with_icrc` (BTH up to and including the ICRC), all 32 bits of it.
+/// Checks the ICRC at the end of `packet_with_icrc` (BTH up to and including the ICRC), all 32 bits
+/// of it.
 ///
-/// For whoever knows the identification: a receiver that sees IP headers, a link that both ends agree on,
-/// a sender that promises one. IPv6 has none and ignores it. Never panics.
+/// For whoever knows the identification: a receiver that sees IP headers, a link that both ends
+/// agree on, a sender that promises one. IPv6 has none and ignores it. Never panics.
 #[inline]
 #[must_use]
 pub fn check_icrc_exact(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
     difference(flow, ip_id, packet_with_icrc).is_some_and(|(difference, _)| difference == 0)
 }
 
-/// Checks the ICRC at the end of `packet_with_icrc` (BTH up to and including the ICRC) for a receiver that
-/// does not see the IPv4 header.
+/// Checks the ICRC at the end of `packet_with_icrc` (BTH up to and including the ICRC) for a
+/// receiver that does not see the IPv4 header.
 ///
 /// With IPv6, or with IPv4 and the right `id_hint`, all 32 bits are checked. With IPv4 and another
-/// identification the function solves for it, and also allows for a sender that leaves "don't fragment"
-/// clear: of 32 bits 17 are then free, and a random corruption goes unnoticed with probability 2^-15. A
-/// single wrong bit is not quite random: it passes or not by its place in the packet, and about one
-/// place in 2^15 passes. What the Ethernet frame check sequence catches does not get here. Never panics.
+/// identification the function solves for it, and also allows for a sender that leaves "don't
+/// fragment" clear: of 32 bits 17 are then free, and a random corruption goes unnoticed with
+/// probability 2^-15. A single wrong bit is not quite random: it passes or not by its place in the
+/// packet, and about one place in 2^15 passes. What the Ethernet frame check sequence catches does
+/// not get here. Never panics.
 #[inline]
 #[must_use]
 pub fn check_icrc(flow: &Flow, id_hint: u16, packet_with_icrc: &[u8]) -> IcrcCheck {
@@ -159,11 +163,12 @@ fn difference(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> Option<(u32, 
     Some((difference, packet.len()))
 }
 
-/// Finds the identification that explains `difference`, the right CRC being that for `id_hint` and DF.
+/// Finds the identification that explains `difference`, the right CRC being that for `id_hint` and
+/// DF.
 ///
 /// Let the two IPv4 headers differ by the polynomial d in the four bytes of identification and
-/// fragment offset, with n bytes behind them. Then the CRCs differ by d * x^(8n + 32), whose inverse power
-/// is known, and d comes out as the four bytes themselves.
+/// fragment offset, with n bytes behind them. Then the CRCs differ by d * x^(8n + 32), whose
+/// inverse power is known, and d comes out as the four bytes themselves.
 fn solve(difference: u32, id_hint: u16, packet_len: usize) -> IcrcCheck {
     if packet_len > MAX_PACKET {
         return IcrcCheck::Bad;

@@ -1,4 +1,5 @@
-//! The ICRC against an independent bitwise computation over a whole frame, and the solver's promises.
+//! The ICRC against an independent bitwise computation over a whole frame, and the solver's
+//! promises.
 
 mod common;
 
@@ -204,8 +205,8 @@ fn overwrite(bits: &mut Bits, bytes: &mut [u8]) {
 #[test]
 fn corruption_passes_as_rarely_as_promised() {
     const ROUNDS: usize = 200_000;
-    // 17 bits are solved for, so 2^-15 of random corruptions pass: 6.1 of these on average, and beyond
-    // 20 with probability 3e-6. The bits are fixed, so the outcome is too.
+    // 17 bits are solved for, so 2^-15 of random corruptions pass: 6.1 of these on average, and
+    // beyond 20 with probability 3e-6. The bits are fixed, so the outcome is too.
     for corrupt in [flip_some, overwrite] {
         let passed = accepted(&flow_v4(), ROUNDS, corrupt);
         assert!(passed <= 20, "{passed} of {ROUNDS}");
@@ -214,8 +215,8 @@ fn corruption_passes_as_rarely_as_promised() {
     assert_eq!(accepted(&flow_v6(), ROUNDS, flip_one), 0);
 }
 
-/// A single wrong bit passes or not by its distance from the identification, whatever the packet holds.
-/// Of the 33 632 bits of a 4 KiB packet, one is expected to.
+/// A single wrong bit passes or not by its distance from the identification, whatever the packet
+/// holds. Of the 33 632 bits of a 4 KiB packet, one is expected to.
 #[test]
 fn hardly_any_single_bit_passes() {
     let flow = flow_v4();
