@@ -1,8 +1,8 @@
 //! The 40 bytes that precede a received datagram (IBTA 11.4.1.2, annex A17).
 //!
-//! InfiniBand puts the global route header there, and RoCEv2 the IP header: for IPv6, which has the same
-//! layout, all 40 bytes; for IPv4, the last 20, with the first 20 zero. A receiver reads the sender's
-//! address from it in order to answer.
+//! InfiniBand puts the global route header there, and RoCEv2 the IP header: for IPv6, which has the
+//! same layout, all 40 bytes; for IPv4, the last 20, with the first 20 zero. A receiver reads the
+//! sender's address from it in order to answer.
 
 use crate::checksum;
 use crate::error::ParseError;
@@ -30,9 +30,9 @@ pub struct Grh {
 }
 
 impl Grh {
-    /// Writes the 40 bytes. The IPv4 header has a right checksum, which is how libibverbs tells it from the
-    /// tail of an IPv6 address; its identification is 0 and "don't fragment" is set. An IPv4
-    /// total length beyond 65535 saturates.
+    /// Writes the 40 bytes. The IPv4 header has a right checksum, which is how libibverbs tells it
+    /// from the tail of an IPv6 address; its identification is 0 and "don't fragment" is set. An
+    /// IPv4 total length beyond 65535 saturates.
     #[inline]
     pub fn emit(&self, out: &mut [u8; GRH_LEN]) {
         match self.ip {
@@ -66,8 +66,8 @@ impl Grh {
 
     /// Reads the 40 bytes, whoever wrote them: this device, the kernel's Soft-RoCE, or a NIC.
     ///
-    /// As in libibverbs, a header with version 6 may still be IPv4 behind 20 undefined bytes: it is if the last 20
-    /// bytes are an IPv4 header with a right checksum.
+    /// As in libibverbs, a header with version 6 may still be IPv4 behind 20 undefined bytes: it is
+    /// if the last 20 bytes are an IPv4 header with a right checksum.
     ///
     /// # Errors
     ///

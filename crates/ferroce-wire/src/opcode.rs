@@ -103,7 +103,11 @@ struct Row {
 }
 
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $variant:ident = $value:literal, $transport:ident $operation:ident $position:ident $ext:ident, $name:literal;)*) => {
+    ($(
+        $variant:ident = $value:literal,
+        $transport:ident $operation:ident $position:ident $ext:ident,
+        $name:literal;
+    )*) => {
         /// A BTH opcode of the RC, UC or UD service.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         #[repr(u8)]
@@ -261,8 +265,8 @@ impl Opcode {
         matches!(self.ext_kind(), ExtKind::AtomicAck)
     }
 
-    /// Whether payload may follow the headers. Read requests, acknowledgements and atomic operations
-    /// carry none.
+    /// Whether payload may follow the headers. Read requests, acknowledgements and atomic
+    /// operations carry none.
     #[inline]
     #[must_use]
     pub const fn has_payload(self) -> bool {
