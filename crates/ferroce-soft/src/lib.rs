@@ -1,1 +1,4 @@
 //! ferroce-soft
+
+pub mod host;
+pub mod link;
