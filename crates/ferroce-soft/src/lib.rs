@@ -3,6 +3,8 @@
 mod config;
 mod device;
 mod engine;
+pub mod host;
+pub mod link;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;

@@ -1,0 +1,3 @@
+//! Links: how packets travel between devices.
+
+pub mod shm;
