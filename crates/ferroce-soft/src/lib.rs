@@ -1,1 +1,2 @@
 //! ferroce-soft
+pub mod link;

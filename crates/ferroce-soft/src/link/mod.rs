@@ -1,0 +1,3 @@
+//! Links: what carries packets from one device to another.
+
+pub mod udp;
