@@ -1,3 +1,4 @@
-//! Links: how packets travel between devices.
+//! How packets travel between contexts: over UDP, as RoCEv2 has it, or through shared memory on one machine.
 
 pub mod shm;
+pub mod udp;
