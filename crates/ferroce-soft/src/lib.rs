@@ -2,6 +2,9 @@
 
 mod config;
 mod device;
+mod engine;
+pub mod host;
+pub mod link;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;
