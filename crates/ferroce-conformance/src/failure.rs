@@ -84,12 +84,15 @@ macro_rules! ensure {
 
 /// Fails the case unless two values are equal, and says both.
 macro_rules! ensure_eq {
-    ($left:expr, $right:expr, $($arg:tt)+) => {{
-        let (left, right) = (&$left, &$right);
-        if left != right {
-            return Err($crate::Failure::new(format!("{}: {left:?}, not {right:?}", format_args!($($arg)+))));
+    ($left:expr, $right:expr, $($arg:tt)+) => {
+        match (&$left, &$right) {
+            (left, right) => {
+                if left != right {
+                    return Err($crate::Failure::new(format!("{}: {left:?}, not {right:?}", format_args!($($arg)+))));
+                }
+            }
         }
-    }};
+    };
 }
 
 pub(crate) use {ensure, ensure_eq};

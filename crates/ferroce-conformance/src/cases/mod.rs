@@ -9,6 +9,7 @@ mod multicast;
 mod notify;
 mod queue;
 mod srq;
+mod status;
 
 /// Every case of the suite, in the order in which a device is best brought up.
 pub fn cases() -> Vec<Case> {
@@ -20,5 +21,6 @@ pub fn cases() -> Vec<Case> {
     datagram::add(&mut all);
     multicast::add(&mut all);
     drain::add(&mut all);
+    status::add(&mut all);
     all
 }

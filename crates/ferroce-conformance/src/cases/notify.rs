@@ -266,7 +266,7 @@ fn descriptor(env: &Env) -> CaseResult {
 }
 
 /// Whether a descriptor is readable now or within `timeout`.
-pub(super) fn readable(fd: &impl AsFd, timeout: Duration) -> CaseResult<bool> {
+pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> CaseResult<bool> {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     let timeout = Timespec::try_from(timeout)?;
     Ok(poll(&mut fds, Some(&timeout))? == 1)

@@ -9,6 +9,8 @@ mod message;
 mod order;
 mod shape;
 
+pub(super) use atomic::need_atomics;
+
 pub(super) fn add(all: &mut Vec<Case>) {
     message::add(all);
     datagram::add(all);
