@@ -7,10 +7,7 @@ use ferroce_soft::host::{JoinError, JoinOptions, Membership, Registry};
 use ferroce_soft::link::shm::{AttachError, MAX_FRAME, MAX_TAG, ShmReceiver, ShmSender};
 
 fn options(directory: &Path) -> JoinOptions {
-    JoinOptions {
-        directory: Some(directory.join("registry")),
-        ..JoinOptions::default()
-    }
+    JoinOptions { directory: Some(directory.join("registry")), ..JoinOptions::default() }
 }
 
 fn join(directory: &Path) -> Arc<Membership> {
@@ -37,9 +34,7 @@ fn receive(receiver: &mut ShmReceiver) -> Vec<(u8, u32, Vec<u8>)> {
 
 fn files(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory.join("registry")).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -55,26 +50,13 @@ fn frames_go_round() {
     assert_eq!(a.peer(2), None);
     assert_eq!(a.peer(254), None);
 
-    let (to_b, to_a) = (
-        ShmSender::new(a.clone()).unwrap(),
-        ShmSender::new(b.clone()).unwrap(),
-    );
-    let (mut at_a, mut at_b) = (
-        ShmReceiver::new(a.clone()).unwrap(),
-        ShmReceiver::new(b.clone()).unwrap(),
-    );
+    let (to_b, to_a) = (ShmSender::new(a.clone()).unwrap(), ShmSender::new(b.clone()).unwrap());
+    let (mut at_a, mut at_b) = (ShmReceiver::new(a.clone()).unwrap(), ShmReceiver::new(b.clone()).unwrap());
     assert!(receive(&mut at_b).is_empty());
     assert!(send(&to_b, 1, 5, b"ping"));
     assert!(send(&to_b, 1, MAX_TAG, &[7; MAX_FRAME]));
     assert!(send(&to_b, 1, 0, b""));
-    assert_eq!(
-        receive(&mut at_b),
-        [
-            (0, 5, b"ping".to_vec()),
-            (0, MAX_TAG, vec![7; MAX_FRAME]),
-            (0, 0, vec![])
-        ]
-    );
+    assert_eq!(receive(&mut at_b), [(0, 5, b"ping".to_vec()), (0, MAX_TAG, vec![7; MAX_FRAME]), (0, 0, vec![])]);
     assert!(send(&to_a, 0, 6, b"pong"));
     let mut from = None;
     at_a.poll_frames(1, |frame| {
@@ -119,18 +101,9 @@ fn leaving_frees_slot_and_files() {
     assert!(a.is_alive(1));
     drop(b);
     assert!(!a.is_alive(1));
-    assert!(matches!(
-        sender.lane(1),
-        Err(AttachError::PeerGone { slot: 1 })
-    ));
-    assert!(matches!(
-        sender.lane(254),
-        Err(AttachError::NoSuchSlot { slot: 254 })
-    ));
-    assert_eq!(
-        files(directory.path()),
-        ["lock", "registry", "slot-0-1", "slot-0-1.wake"]
-    );
+    assert!(matches!(sender.lane(1), Err(AttachError::PeerGone { slot: 1 })));
+    assert!(matches!(sender.lane(254), Err(AttachError::NoSuchSlot { slot: 254 })));
+    assert_eq!(files(directory.path()), ["lock", "registry", "slot-0-1", "slot-0-1.wake"]);
     assert_eq!(a.live_slots().len(), 1);
     // A slot is used again as late as possible.
     let c = join(directory.path());
@@ -151,12 +124,7 @@ fn all_slots_taken() {
     let members: Vec<_> = (0..254).map(|_| join(directory.path())).collect();
     let error = Registry::join(&options(directory.path())).unwrap_err();
     assert!(matches!(error, JoinError::Full { .. }), "{error}");
-    assert_eq!(
-        Registry::list(options(directory.path()).directory.as_deref())
-            .unwrap()
-            .len(),
-        254
-    );
+    assert_eq!(Registry::list(options(directory.path()).directory.as_deref()).unwrap().len(), 254);
     drop(members);
     assert_eq!(files(directory.path()), ["lock", "registry"]);
 }
@@ -170,10 +138,7 @@ fn a_new_incarnation_is_noticed() {
     for round in 0..3 {
         // Slots are handed out in turn: occupy the others, so that the same comes again.
         let mut others: Vec<_> = (0..253).map(|_| join(directory.path())).collect();
-        let at = others
-            .iter()
-            .position(|member| member.slot() == 100)
-            .unwrap();
+        let at = others.iter().position(|member| member.slot() == 100).unwrap();
         let b = others.swap_remove(at);
         let sender = ShmSender::new(b.clone()).unwrap();
         assert!(send(&sender, 0, round, b"hello"));

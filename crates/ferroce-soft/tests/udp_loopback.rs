@@ -48,11 +48,7 @@ fn dual_stack_ports_talk_over_both_families() {
 fn ports_of_one_address_talk_to_dual_stack_ports() {
     let dual = ephemeral();
     for ip in [V4, V6, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 5))] {
-        let single = UdpPort::open(&UdpConfig {
-            bind: Some(ip),
-            ..config()
-        })
-        .expect("open");
+        let single = UdpPort::open(&UdpConfig { bind: Some(ip), ..config() }).expect("open");
         one_way(&single, &dual, ip, 0x20, 9);
         one_way(&dual, &single, ip, 0, 0);
     }

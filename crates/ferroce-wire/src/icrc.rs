@@ -109,10 +109,7 @@ impl FlowIcrc {
                 crc.update(&b);
             }
         }
-        Self {
-            headers: crc.finalize(),
-            is_v4: matches!(flow.ip, IpPair::V4 { .. }),
-        }
+        Self { headers: crc.finalize(), is_v4: matches!(flow.ip, IpPair::V4 { .. }) }
     }
 
     /// The ICRC of `packet`: see [`icrc`].

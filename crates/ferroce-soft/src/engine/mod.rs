@@ -22,9 +22,10 @@ pub(crate) use counters::{Counters, count};
 pub(crate) use cq::{CompletionQueue, CqObserver};
 pub(crate) use mr::{MAX_MR, MemoryRegion, MrTable};
 pub(crate) use qp::{QpParts, QueuePair, Wants};
-pub(crate) use recv::RecvQueue;
+pub(crate) use recv::{RecvQueue, Taken};
 pub(crate) use sendq::Datagram;
-pub(crate) use tx::{Av, PacketTx, PeerFlow};
+pub(crate) use table::Table;
+pub(crate) use tx::{Av, PacketTx, PeerFlow, To};
 
 use ferroce_verbs::{Error, EventType, Gid, Result};
 use ferroce_wire::{IpPair, Packet};
@@ -33,7 +34,6 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use table::Table;
 use timer::Timers;
 
 /// Time, in nanoseconds since some fixed moment.
@@ -110,17 +110,10 @@ pub(crate) struct Engine {
     timers: Timers,
     ready: Mutex<VecDeque<Arc<QueuePair>>>,
     has_ready: AtomicBool,
+    /// All that are ready wait for their link.
+    link_full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) sink: Box<dyn EventSink>,
-}
-
-/// What a round of sending left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest {
-    /// Queue pairs that sent something.
-    pub(crate) sent: usize,
-    /// Some still have something to send.
-    pub(crate) more: bool,
 }
 
 impl Engine {
@@ -134,6 +127,7 @@ impl Engine {
             timers: Timers::default(),
             ready: Mutex::new(VecDeque::new()),
             has_ready: AtomicBool::new(false),
+            link_full: AtomicBool::new(false),
             counters: Counters::default(),
             sink,
         }
@@ -147,16 +141,22 @@ impl Engine {
             .ok_or(Error::Exhausted { what: "queue pairs", limit: u64::from(MAX_QP - 2) })
     }
 
-    /// Takes `qp` out of the table and flushes it. Packets for its number are dropped from now on.
-    pub(crate) fn destroy_qp(&self, qp: &QueuePair) {
+    /// Takes `qp` out of the table and flushes it. Packets for its number are dropped from now on. Returns the multicast
+    /// groups that have no member here any more.
+    pub(crate) fn destroy_qp(&self, qp: &QueuePair) -> Vec<Gid> {
         self.qps.remove(qp.qpn & 0xffff);
-        let mut groups = self.groups.write();
-        groups.retain(|_, members| {
-            members.retain(|&member| member != qp.qpn);
-            !members.is_empty()
-        });
-        drop(groups);
+        let mut left = Vec::new();
+        if qp.qp_type == ferroce_verbs::QpType::Ud {
+            self.groups.write().retain(|gid, members| {
+                members.retain(|&member| member != qp.qpn);
+                if members.is_empty() {
+                    left.push(*gid);
+                }
+                !members.is_empty()
+            });
+        }
         qp.destroy(self);
+        left
     }
 
     pub(crate) fn qp_count(&self) -> u32 {
@@ -236,36 +236,45 @@ impl Engine {
     // ---- sending ----
 
     /// Puts `qp` at the end of the list of those that have something to send.
-    fn schedule(&self, qp: &Arc<QueuePair>, _link_full: bool) {
+    ///
+    /// A link that is full wakes the context when it has room again, so nobody else needs to.
+    fn schedule(&self, qp: &Arc<QueuePair>, link_full: bool) {
         if !qp.scheduled.swap(true, Ordering::AcqRel) {
             self.ready.lock().push_back(qp.clone());
             self.has_ready.store(true, Ordering::Release);
+        }
+        if !link_full {
+            self.link_full.store(false, Ordering::Release);
             self.sink.wake_to_send();
         }
     }
 
-    /// Gives each queue pair that has something to send one turn.
-    pub(crate) fn transmit_ready(&self, tx: &mut dyn PacketTx, now: Nanos) -> Rest {
+    /// Gives each queue pair that has something to send one turn; returns whether any sent something.
+    pub(crate) fn transmit_ready(&self, tx: &mut dyn PacketTx, now: Nanos) -> bool {
         if !self.has_ready.load(Ordering::Acquire) {
-            return Rest::default();
+            return false;
         }
+        self.link_full.store(true, Ordering::Release);
         let turns = self.ready.lock().len();
-        let mut rest = Rest::default();
+        let mut sent = false;
         for _ in 0..turns {
             let Some(qp) = self.ready.lock().pop_front() else { break };
             qp.scheduled.store(false, Ordering::Release);
-            qp.transmit(self, tx, now);
-            rest.sent += 1;
+            sent |= qp.transmit(self, tx, now);
         }
         let ready = self.ready.lock();
-        rest.more = !ready.is_empty();
-        self.has_ready.store(rest.more, Ordering::Release);
-        rest
+        self.has_ready.store(!ready.is_empty(), Ordering::Release);
+        sent
     }
 
-    /// Whether a queue pair has something to send and waits for its turn.
+    /// Whether a queue pair has something to send and waits for its turn, or for its link.
     pub(crate) fn has_ready(&self) -> bool {
         self.has_ready.load(Ordering::Acquire)
+    }
+
+    /// Whether a queue pair waits only for its turn.
+    pub(crate) fn can_send_now(&self) -> bool {
+        self.has_ready() && !self.link_full.load(Ordering::Acquire)
     }
 
     // ---- time ----

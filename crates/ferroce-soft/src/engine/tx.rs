@@ -24,11 +24,20 @@ pub(crate) struct Av {
     pub(crate) flow: Option<Arc<PeerFlow>>,
 }
 
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To<'a> {
+    pub(crate) av: &'a Av,
+    pub(crate) dest_qpn: u32,
+    /// The receiver wants to know both IP addresses: it is a datagram.
+    pub(crate) datagram: bool,
+}
+
 /// Where the engine puts packets.
 pub(crate) trait PacketTx {
-    /// Room for one packet of `len` bytes (BTH to pad, without ICRC) for queue pair `dest_qpn` at `av`. `None` when the link
-    /// has no room at the moment: try again when it has.
-    fn reserve(&mut self, av: &Av, dest_qpn: u32, len: usize) -> Option<&mut [u8]>;
+    /// Room for one packet of `len` bytes (BTH to pad, without ICRC). `None` when the link has no room at the moment: try
+    /// again when it has.
+    fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]>;
 
     /// The room that was last reserved now holds a packet.
     fn commit(&mut self);

@@ -29,18 +29,13 @@ impl Directory {
             (None, Some(path)) if !path.is_empty() => path.into(),
             _ => default_path()?,
         };
-        let io = |what, source: Errno| DirectoryError::Io {
-            what,
-            path: path.clone(),
-            source: source.into(),
-        };
+        let io = |what, source: Errno| DirectoryError::Io { what, path: path.clone(), source: source.into() };
         match rustix::fs::mkdirat(CWD, &path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(io("create", error)),
         }
         // Looked at before it is opened, because a directory of another user would only say EACCES.
-        let before = rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| io("examine", e))?;
+        let before = rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io("examine", e))?;
         check(&path, &before, FileType::Directory)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|e| io("open", e))?;
@@ -76,20 +71,10 @@ impl Directory {
         self.open_typed(name, OFlags::RDWR | OFlags::NONBLOCK, FileType::Fifo)
     }
 
-    fn open_typed(
-        &self,
-        name: &str,
-        flags: OFlags,
-        kind: FileType,
-    ) -> Result<OwnedFd, DirectoryError> {
-        let io = |what, source: Errno| DirectoryError::Io {
-            what,
-            path: self.path_of(name),
-            source: source.into(),
-        };
+    fn open_typed(&self, name: &str, flags: OFlags, kind: FileType) -> Result<OwnedFd, DirectoryError> {
+        let io = |what, source: Errno| DirectoryError::Io { what, path: self.path_of(name), source: source.into() };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| io("open", e))?;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(|e| io("open", e))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| io("examine", e))?;
         check(&self.path_of(name), &stat, kind)?;
         Ok(fd)
@@ -97,13 +82,7 @@ impl Directory {
 
     /// Makes a FIFO.
     pub(super) fn make_fifo(&self, name: &str) -> io::Result<()> {
-        Ok(rustix::fs::mknodat(
-            &self.fd,
-            name,
-            FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )?)
+        Ok(rustix::fs::mknodat(&self.fd, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
     }
 
     /// Removes a file. That it is gone already is fine; anything else is left to the next join.
@@ -130,10 +109,8 @@ impl DirectoryError {
 fn default_path() -> Result<PathBuf, DirectoryError> {
     // The namespace of the calling thread, which is where its sockets will be.
     let path = "/proc/thread-self/ns/net";
-    let stat = rustix::fs::stat(path).map_err(|e| DirectoryError::NoNetworkNamespace {
-        path: path.into(),
-        source: e.into(),
-    })?;
+    let stat = rustix::fs::stat(path)
+        .map_err(|e| DirectoryError::NoNetworkNamespace { path: path.into(), source: e.into() })?;
     let user = rustix::process::geteuid().as_raw();
     Ok(format!("/dev/shm/ferroce-{user}-{}", stat.st_ino).into())
 }
@@ -146,27 +123,17 @@ fn check(path: &Path, stat: &Stat, kind: FileType) -> Result<(), DirectoryError>
             _ => DirectoryError::Io {
                 what: "use",
                 path: path.into(),
-                source: io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("it is a {found:?}, not a {kind:?}"),
-                ),
+                source: io::Error::new(io::ErrorKind::InvalidInput, format!("it is a {found:?}, not a {kind:?}")),
             },
         });
     }
     let user = rustix::process::geteuid().as_raw();
     if stat.st_uid != user {
-        return Err(DirectoryError::NotOwner {
-            path: path.into(),
-            owner: stat.st_uid,
-            user,
-        });
+        return Err(DirectoryError::NotOwner { path: path.into(), owner: stat.st_uid, user });
     }
     let mode = stat.st_mode & 0o7777;
     if mode & 0o077 != 0 {
-        return Err(DirectoryError::Exposed {
-            path: path.into(),
-            mode,
-        });
+        return Err(DirectoryError::Exposed { path: path.into(), mode });
     }
     Ok(())
 }

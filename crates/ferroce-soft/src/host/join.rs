@@ -41,10 +41,7 @@ pub struct JoinOptions {
 impl Default for JoinOptions {
     fn default() -> Self {
         let program = std::env::args_os().next().map(PathBuf::from);
-        let name = program
-            .as_deref()
-            .and_then(Path::file_name)
-            .map(|name| name.to_string_lossy().into_owned());
+        let name = program.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         Self {
             directory: None,
             name: name.unwrap_or_default(),
@@ -81,14 +78,10 @@ impl Registry {
         let table = open_table(&directory, &lock)?;
         let registry = Self { directory, table };
         registry.reap(&lock);
-        let held = registry
-            .sweep(&lock)
-            .map_err(|e| registry.error("list", "", e))?;
+        let held = registry.sweep(&lock).map_err(|e| registry.error("list", "", e))?;
 
         let head = &registry.table().head;
-        let slot = registry.choose(&held).ok_or_else(|| JoinError::Full {
-            path: registry.directory.path().into(),
-        })?;
+        let slot = registry.choose(&held).ok_or_else(|| JoinError::Full { path: registry.directory.path().into() })?;
         // Taken before anything is named after it: a number is never used twice, whoever dies now.
         let incarnation = head.next_incarnation.fetch_add(1, Ordering::Relaxed);
         let made = registry.make_files(slot, incarnation, geometry);
@@ -105,8 +98,7 @@ impl Registry {
             entry.set_name(&options.name);
             entry.publish(incarnation);
         }
-        head.next_slot
-            .store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
+        head.next_slot.store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
         drop(lock);
         Ok(Membership::new(registry, slot, incarnation, segment, wake))
     }
@@ -122,10 +114,7 @@ impl Registry {
         match existing_table(&directory) {
             Ok(table) => {
                 let registry = Self { directory, table };
-                Ok(registry
-                    .live()
-                    .map(|(slot, incarnation)| slot_info(&registry, slot, incarnation))
-                    .collect())
+                Ok(registry.live().map(|(slot, incarnation)| slot_info(&registry, slot, incarnation)).collect())
             }
             Err(JoinError::Directory(error)) if error.is_not_found() => Ok(Vec::new()),
             Err(error) => Err(error),
@@ -142,18 +131,13 @@ impl Registry {
 
     /// Occupied slots and who occupies them.
     pub(super) fn live(&self) -> impl Iterator<Item = (u8, u64)> {
-        self.table()
-            .entries()
-            .filter_map(|(slot, entry)| Some((slot, entry.live()?)))
+        self.table().entries().filter_map(|(slot, entry)| Some((slot, entry.live()?)))
     }
 
     /// Whether the owner of a slot still exists. What cannot be found out counts as alive: a slot that is freed late
     /// costs nothing, one that is freed early is taken from a living context.
     pub(super) fn owner_exists(&self, slot: u8, incarnation: u64) -> bool {
-        match self
-            .directory
-            .open_file(&segment::file_name(slot, incarnation), OFlags::RDWR)
-        {
+        match self.directory.open_file(&segment::file_name(slot, incarnation), OFlags::RDWR) {
             Ok(file) => ofd::is_locked(file.as_fd()).unwrap_or(true),
             Err(error) => !error.is_not_found(),
         }
@@ -161,9 +145,7 @@ impl Registry {
 
     /// Frees the slots whose owners are gone.
     pub(super) fn reap(&self, _lock: &Guard) -> Vec<(u8, u64)> {
-        let dead = self
-            .live()
-            .filter(|(slot, incarnation)| !self.owner_exists(*slot, *incarnation));
+        let dead = self.live().filter(|(slot, incarnation)| !self.owner_exists(*slot, *incarnation));
         dead.inspect(|(slot, incarnation)| {
             if let Some(entry) = self.table().entry(*slot) {
                 entry.clear(*incarnation);
@@ -183,18 +165,10 @@ impl Registry {
         let mut orphans = Vec::new();
         for entry in Dir::read_from(self.directory.fd())? {
             let entry = entry?;
-            let Some((slot, incarnation)) = entry
-                .file_name()
-                .to_str()
-                .ok()
-                .and_then(segment::parse_name)
-            else {
+            let Some((slot, incarnation)) = entry.file_name().to_str().ok().and_then(segment::parse_name) else {
                 continue;
             };
-            let owned = self
-                .table()
-                .entry(slot)
-                .is_some_and(|entry| entry.live() == Some(incarnation));
+            let owned = self.table().entry(slot).is_some_and(|entry| entry.live() == Some(incarnation));
             if !owned {
                 orphans.push((slot, incarnation));
             }
@@ -215,12 +189,7 @@ impl Registry {
         (first..SLOTS)
             .chain(0..first)
             .filter_map(|slot| u8::try_from(slot).ok())
-            .find(|slot| {
-                !held[usize::from(*slot)]
-                    && table
-                        .entry(*slot)
-                        .is_some_and(|entry| entry.live().is_none())
-            })
+            .find(|slot| !held[usize::from(*slot)] && table.entry(*slot).is_some_and(|entry| entry.live().is_none()))
     }
 
     fn make_files(
@@ -229,53 +198,28 @@ impl Registry {
         incarnation: u64,
         geometry: Geometry,
     ) -> Result<(OwnSegment, std::os::fd::OwnedFd), JoinError> {
-        let segment = OwnSegment::create(&self.directory, slot, incarnation, geometry).map_err(
-            |(what, error)| self.error(what, &segment::file_name(slot, incarnation), error),
-        )?;
+        let segment = OwnSegment::create(&self.directory, slot, incarnation, geometry)
+            .map_err(|(what, error)| self.error(what, &segment::file_name(slot, incarnation), error))?;
         let name = segment::wake_name(slot, incarnation);
-        self.directory
-            .make_fifo(&name)
-            .map_err(|e| self.error("create", &name, e))?;
+        self.directory.make_fifo(&name).map_err(|e| self.error("create", &name, e))?;
         let wake = self.directory.open_fifo(&name)?;
         Ok((segment, wake))
     }
 
     pub(super) fn remove_files(&self, slot: u8, incarnation: u64) {
-        self.directory
-            .remove(&segment::wake_name(slot, incarnation));
-        self.directory
-            .remove(&segment::file_name(slot, incarnation));
+        self.directory.remove(&segment::wake_name(slot, incarnation));
+        self.directory.remove(&segment::file_name(slot, incarnation));
     }
 
     fn error(&self, what: &'static str, name: &str, source: io::Error) -> JoinError {
-        io_error(
-            &self.directory,
-            what,
-            name,
-            rustix::param::page_size() as u64,
-            source,
-        )
+        io_error(&self.directory, what, name, rustix::param::page_size() as u64, source)
     }
 }
 
-fn io_error(
-    directory: &Directory,
-    what: &'static str,
-    name: &str,
-    bytes: u64,
-    source: io::Error,
-) -> JoinError {
-    let path = if name.is_empty() {
-        directory.path().into()
-    } else {
-        directory.path_of(name)
-    };
+fn io_error(directory: &Directory, what: &'static str, name: &str, bytes: u64, source: io::Error) -> JoinError {
+    let path = if name.is_empty() { directory.path().into() } else { directory.path_of(name) };
     if segment::no_space(&source) {
-        return JoinError::NoSpace {
-            path,
-            bytes,
-            source,
-        };
+        return JoinError::NoSpace { path, bytes, source };
     }
     DirectoryError::Io { what, path, source }.into()
 }
@@ -303,47 +247,28 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError
     head.nonce.store(rand::random(), Ordering::Relaxed);
     head.next_incarnation.store(1, Ordering::Relaxed);
     head.magic.store(MAGIC, Ordering::Release);
-    rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE)
-        .map_err(|e| io("rename", e.into()))?;
+    rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE).map_err(|e| io("rename", e.into()))?;
     Ok(map)
 }
 
 fn existing_table(directory: &Directory) -> Result<Mapping, JoinError> {
     let path = || directory.path_of(FILE);
     let file = directory.open_file(FILE, OFlags::RDWR)?;
-    let io = |what, source| {
-        JoinError::from(DirectoryError::Io {
-            what,
-            path: path(),
-            source,
-        })
-    };
-    let length = rustix::fs::fstat(&file)
-        .map_err(|e| io("examine", e.into()))?
-        .st_size;
+    let io = |what, source| JoinError::from(DirectoryError::Io { what, path: path(), source });
+    let length = rustix::fs::fstat(&file).map_err(|e| io("examine", e.into()))?.st_size;
     // The head is read before it is mapped: another layout may be shorter than this one's table.
     let mut head = [0; 12];
     let read = rustix::io::pread(&file, &mut head, 0).map_err(|e| io("read", e.into()))?;
     let (magic, layout) = head.split_at(8);
     if read < head.len() || magic != MAGIC.to_ne_bytes() {
-        return Err(JoinError::Damaged {
-            path: path(),
-            why: "it does not begin like a registry",
-        });
+        return Err(JoinError::Damaged { path: path(), why: "it does not begin like a registry" });
     }
     let found = u32::from_ne_bytes([layout[0], layout[1], layout[2], layout[3]]);
     if found != LAYOUT {
-        return Err(JoinError::Layout {
-            path: path(),
-            found,
-            expected: LAYOUT,
-        });
+        return Err(JoinError::Layout { path: path(), found, expected: LAYOUT });
     }
     if usize::try_from(length) != Ok(size_of::<Table>()) {
-        return Err(JoinError::Damaged {
-            path: path(),
-            why: "its length is wrong",
-        });
+        return Err(JoinError::Damaged { path: path(), why: "its length is wrong" });
     }
     Mapping::new(file.as_fd(), 0, size_of::<Table>()).map_err(|e| io("map", e))
 }

@@ -50,9 +50,7 @@ unsafe impl Shared for Table {}
 impl Table {
     /// The entry of a slot, if there is such a slot.
     pub(super) fn entry(&self, slot: u8) -> Option<&Entry> {
-        self.entries
-            .get(usize::from(slot))
-            .filter(|_| usize::from(slot) < SLOTS)
+        self.entries.get(usize::from(slot)).filter(|_| usize::from(slot) < SLOTS)
     }
 
     /// All entries with their slot numbers.
@@ -74,17 +72,12 @@ impl Entry {
 
     /// Frees the entry if `incarnation` lives here.
     pub(super) fn clear(&self, incarnation: u64) -> bool {
-        self.live
-            .compare_exchange(incarnation, 0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.live.compare_exchange(incarnation, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     pub(super) fn set_name(&self, name: &str) {
         let mut bytes = [0; NAME_BYTES];
-        let length = (0..=NAME_BYTES.min(name.len()))
-            .rev()
-            .find(|at| name.is_char_boundary(*at))
-            .unwrap_or(0);
+        let length = (0..=NAME_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
         bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
         for (word, eight) in self.name.iter().zip(bytes.as_chunks().0) {
             word.store(u64::from_le_bytes(*eight), Ordering::Relaxed);

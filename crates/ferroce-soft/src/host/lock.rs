@@ -25,14 +25,8 @@ pub(super) struct Guard {
 impl Guard {
     /// Takes the lock, waiting at most `patience`; zero tries once.
     pub(super) fn acquire(directory: &Directory, patience: Duration) -> Result<Self, LockError> {
-        let io = |what, source| LockError::Io {
-            what,
-            path: directory.path_of(FILE),
-            source,
-        };
-        let file = directory
-            .open_file(FILE, OFlags::RDWR | OFlags::CREATE)
-            .map_err(|e| io("open", e.into_io()))?;
+        let io = |what, source| LockError::Io { what, path: directory.path_of(FILE), source };
+        let file = directory.open_file(FILE, OFlags::RDWR | OFlags::CREATE).map_err(|e| io("open", e.into_io()))?;
         let start = Instant::now();
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -41,11 +35,7 @@ impl Guard {
                     let waited = start.elapsed();
                     if waited >= patience {
                         let path = directory.path_of(FILE);
-                        return Err(LockError::Busy {
-                            path,
-                            holder: holder(&file),
-                            waited,
-                        });
+                        return Err(LockError::Busy { path, holder: holder(&file), waited });
                     }
                     std::thread::sleep(PAUSE.min(patience - waited));
                 }
@@ -70,12 +60,6 @@ impl Drop for Guard {
 
 fn holder(file: &OwnedFd) -> Option<u32> {
     let mut text = [0; 11];
-    let read = rustix::io::pread(file, &mut text, 0)
-        .map_err(io::Error::from)
-        .ok()?;
-    std::str::from_utf8(text.get(..read)?)
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    let read = rustix::io::pread(file, &mut text, 0).map_err(io::Error::from).ok()?;
+    std::str::from_utf8(text.get(..read)?).ok()?.trim().parse().ok()
 }

@@ -71,13 +71,8 @@ impl Mapping {
     pub(crate) fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset <= self.bytes && bytes <= self.bytes - offset);
         // SAFETY: the range lies within this mapping. The advice makes pages present; it changes no content.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                self.base.as_ptr().add(offset).cast(),
-                bytes,
-                Advice::LinuxPopulateWrite,
-            )
-        };
+        let _ =
+            unsafe { rustix::mm::madvise(self.base.as_ptr().add(offset).cast(), bytes, Advice::LinuxPopulateWrite) };
     }
 
     /// A typed view of the bytes at `offset`.

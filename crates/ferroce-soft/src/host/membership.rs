@@ -29,13 +29,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(
-        registry: Registry,
-        slot: u8,
-        incarnation: u64,
-        segment: OwnSegment,
-        wake: OwnedFd,
-    ) -> Self {
+    pub(super) fn new(registry: Registry, slot: u8, incarnation: u64, segment: OwnSegment, wake: OwnedFd) -> Self {
         Self {
             registry,
             slot,
@@ -111,10 +105,7 @@ impl Membership {
     /// The occupied slots, this one included.
     #[must_use]
     pub fn live_slots(&self) -> Vec<SlotInfo> {
-        self.registry
-            .live()
-            .map(|(slot, incarnation)| slot_info(&self.registry, slot, incarnation))
-            .collect()
+        self.registry.live().map(|(slot, incarnation)| slot_info(&self.registry, slot, incarnation)).collect()
     }
 
     /// Whether the owner of a slot exists, asked of the kernel: a few system calls.
@@ -122,8 +113,7 @@ impl Membership {
     /// If the kernel cannot say, for instance for lack of descriptors, the answer is yes.
     #[must_use]
     pub fn is_alive(&self, slot: u8) -> bool {
-        self.peer(slot)
-            .is_some_and(|incarnation| self.registry.owner_exists(slot, incarnation))
+        self.peer(slot).is_some_and(|incarnation| self.registry.owner_exists(slot, incarnation))
     }
 
     /// Frees the slots of contexts that died and removes their files; says which they were.
@@ -142,11 +132,7 @@ impl Membership {
     /// # Errors
     ///
     /// [`LockError`] if the lock cannot be had; `work` has not run.
-    pub fn with_admin_lock<T>(
-        &self,
-        patience: Duration,
-        work: impl FnOnce(&Admin<'_>) -> T,
-    ) -> Result<T, LockError> {
+    pub fn with_admin_lock<T>(&self, patience: Duration, work: impl FnOnce(&Admin<'_>) -> T) -> Result<T, LockError> {
         let lock = Guard::acquire(self.registry.directory(), patience)?;
         Ok(work(&Admin::new(self, lock)))
     }
@@ -176,20 +162,13 @@ impl Membership {
     }
 
     /// Opens the segment of another context.
-    pub(crate) fn open_segment(
-        &self,
-        slot: u8,
-        incarnation: u64,
-    ) -> Result<PeerSegment, SegmentError> {
+    pub(crate) fn open_segment(&self, slot: u8, incarnation: u64) -> Result<PeerSegment, SegmentError> {
         PeerSegment::open(self.registry.directory(), slot, incarnation)
     }
 
     /// Opens the FIFO that wakes another context.
     pub(crate) fn open_wake(&self, slot: u8, incarnation: u64) -> io::Result<OwnedFd> {
-        self.registry
-            .directory()
-            .open_fifo(&wake_name(slot, incarnation))
-            .map_err(|error| error.into_io())
+        self.registry.directory().open_fifo(&wake_name(slot, incarnation)).map_err(|error| error.into_io())
     }
 
     /// Taken by the one object that writes into the rings of others on behalf of this slot.

@@ -61,8 +61,7 @@ impl Geometry {
 
     /// The geometry of a segment whose rings have `ring_bytes` bytes, if that is a possible size.
     pub(crate) fn new(ring_bytes: usize) -> Option<Self> {
-        let possible = ring_bytes.is_power_of_two()
-            && (Self::LEAST_RING..=Self::GREATEST_RING).contains(&ring_bytes);
+        let possible = ring_bytes.is_power_of_two() && (Self::LEAST_RING..=Self::GREATEST_RING).contains(&ring_bytes);
         let page = rustix::param::page_size();
         possible.then_some(Self { ring_bytes, page })
     }
@@ -131,24 +130,16 @@ impl OwnSegment {
             .open_file(&name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
             .map_err(|e| ("create", e.into_io()))?;
         ofd::lock(file.as_fd()).map_err(|e| ("lock", e))?;
-        reserve::set_length(file.as_fd(), geometry.total() as u64)
-            .map_err(|e| ("set the length of", e))?;
-        reserve::reserve(file.as_fd(), 0, geometry.head_bytes() as u64)
-            .map_err(|e| ("reserve room in", e))?;
+        reserve::set_length(file.as_fd(), geometry.total() as u64).map_err(|e| ("set the length of", e))?;
+        reserve::reserve(file.as_fd(), 0, geometry.head_bytes() as u64).map_err(|e| ("reserve room in", e))?;
         let map = Mapping::new(file.as_fd(), 0, geometry.total()).map_err(|e| ("map", e))?;
         let identity = &map.view::<Control>(0).identity;
         identity.layout.store(LAYOUT, Ordering::Relaxed);
         identity.slot.store(slot.into(), Ordering::Relaxed);
         identity.incarnation.store(incarnation, Ordering::Relaxed);
-        identity
-            .ring_bytes
-            .store(geometry.ring_bytes as u64, Ordering::Relaxed);
+        identity.ring_bytes.store(geometry.ring_bytes as u64, Ordering::Relaxed);
         identity.magic.store(MAGIC, Ordering::Release);
-        Ok(Self {
-            file,
-            geometry,
-            map: Arc::new(map),
-        })
+        Ok(Self { file, geometry, map: Arc::new(map) })
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -174,11 +165,7 @@ impl OwnSegment {
 
     /// Takes a ring's storage away: the ring is as new. Nobody may have it in use.
     pub(crate) fn release_ring(&self, sender: u8) -> io::Result<()> {
-        reserve::release(
-            self.file.as_fd(),
-            self.geometry.ring(sender) as u64,
-            self.geometry.stride() as u64,
-        )
+        reserve::release(self.file.as_fd(), self.geometry.ring(sender) as u64, self.geometry.stride() as u64)
     }
 }
 
@@ -204,11 +191,7 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerSegment {
-    pub(super) fn open(
-        directory: &Directory,
-        slot: u8,
-        incarnation: u64,
-    ) -> Result<Self, SegmentError> {
+    pub(super) fn open(directory: &Directory, slot: u8, incarnation: u64) -> Result<Self, SegmentError> {
         let file = match directory.open_file(&file_name(slot, incarnation), OFlags::RDWR) {
             Ok(file) => file,
             Err(error) if error.is_not_found() => return Err(SegmentError::Gone),
@@ -217,15 +200,12 @@ impl PeerSegment {
             }
             Err(other) => return Err(SegmentError::Io("open", other.into_io())),
         };
-        let length = rustix::fs::fstat(&file)
-            .map_err(|e| SegmentError::Io("examine", e.into()))?
-            .st_size;
+        let length = rustix::fs::fstat(&file).map_err(|e| SegmentError::Io("examine", e.into()))?.st_size;
         let page = rustix::param::page_size();
         if usize::try_from(length).unwrap_or(0) < page {
             return Err(SegmentError::Layout);
         }
-        let control =
-            Mapping::new(file.as_fd(), 0, page).map_err(|e| SegmentError::Io("map", e))?;
+        let control = Mapping::new(file.as_fd(), 0, page).map_err(|e| SegmentError::Io("map", e))?;
         let identity = &control.view::<Control>(0).identity;
         let ring_bytes = usize::try_from(identity.ring_bytes.load(Ordering::Relaxed)).unwrap_or(0);
         let geometry = Geometry::new(ring_bytes).ok_or(SegmentError::Layout)?;
@@ -240,25 +220,16 @@ impl PeerSegment {
         if !named {
             return Err(SegmentError::Gone);
         }
-        Ok(Self {
-            file,
-            geometry,
-            control,
-        })
+        Ok(Self { file, geometry, control })
     }
 
     /// Reserves and maps the ring of a sender.
     pub(crate) fn map_ring(&self, sender: u8) -> Result<Mapping, SegmentError> {
         let (at, bytes) = (self.geometry.ring(sender) as u64, self.geometry.stride());
         reserve::reserve(self.file.as_fd(), at, bytes as u64).map_err(|e| {
-            if no_space(&e) {
-                SegmentError::NoSpace(e)
-            } else {
-                SegmentError::Io("reserve room in", e)
-            }
+            if no_space(&e) { SegmentError::NoSpace(e) } else { SegmentError::Io("reserve room in", e) }
         })?;
-        let map =
-            Mapping::new(self.file.as_fd(), at, bytes).map_err(|e| SegmentError::Io("map", e))?;
+        let map = Mapping::new(self.file.as_fd(), at, bytes).map_err(|e| SegmentError::Io("map", e))?;
         map.populate(0, bytes);
         Ok(map)
     }
@@ -275,8 +246,5 @@ impl PeerSegment {
 
 /// Whether an error says that storage ran out.
 pub(super) fn no_space(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,4 +1,4 @@
-use crate::engine::tx::Av;
+use crate::engine::tx::{Av, To};
 use ferroce_verbs::{Access, AhAttr, Mtu, QpAttr, QpState};
 use std::sync::Arc;
 
@@ -99,6 +99,11 @@ impl Conn {
             min_rnr_timer: Some(self.min_rnr_timer),
             dest_qpn: Some(self.dest_qpn),
         }
+    }
+
+    /// Where packets to the connected peer go.
+    pub(crate) fn peer(&self) -> Option<To<'_>> {
+        self.av.as_deref().map(|av| To { av, dest_qpn: self.dest_qpn, datagram: false })
     }
 
     /// Whether requests are taken.

@@ -1,5 +1,5 @@
 use super::Cx;
-use crate::engine::tx::{Av, PacketTx};
+use crate::engine::tx::{PacketTx, To};
 use ferroce_wire::{Bth, Ext, Headers, Opcode, pad_len};
 
 /// What became of a packet that was to be sent.
@@ -33,8 +33,7 @@ impl Header {
 #[inline]
 pub(super) fn emit(
     tx: &mut dyn PacketTx,
-    av: &Av,
-    dest_qpn: u32,
+    to: To<'_>,
     header: Header,
     len: usize,
     fill: impl FnOnce(&mut [u8]) -> bool,
@@ -45,7 +44,7 @@ pub(super) fn emit(
             opcode: header.opcode,
             solicited: header.solicited,
             pad,
-            dest_qpn,
+            dest_qpn: to.dest_qpn,
             ack_request: header.ack_request,
             psn: header.psn,
             ..Bth::default()
@@ -54,7 +53,7 @@ pub(super) fn emit(
     };
     let at = headers.len();
     let end = at + len;
-    let Some(out) = tx.reserve(av, dest_qpn, end + usize::from(pad)) else { return Emitted::LinkFull };
+    let Some(out) = tx.reserve(&to, end + usize::from(pad)) else { return Emitted::LinkFull };
     headers.emit(out);
     if len != 0 && !fill(&mut out[at..end]) {
         return Emitted::Unreadable;
@@ -66,8 +65,8 @@ pub(super) fn emit(
 
 /// Sends a packet without payload to the connected peer.
 pub(super) fn emit_bare(cx: &Cx<'_>, tx: &mut dyn PacketTx, header: Header) -> Emitted {
-    match &cx.conn.av {
-        Some(av) => emit(tx, av, cx.conn.dest_qpn, header, 0, |_| true),
+    match cx.conn.peer() {
+        Some(to) => emit(tx, to, header, 0, |_| true),
         // A queue pair without an address has nothing to answer; it cannot have received anything either.
         None => Emitted::Yes,
     }

@@ -153,11 +153,6 @@ impl QueuePair {
         self.inner.lock().conn.query()
     }
 
-    /// Whether it takes part in the protocol at all.
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.inner.lock().conn.receives()
-    }
-
     pub(super) fn srq_limit(&self, engine: &Engine) {
         if let Some(srq) = &self.srq {
             engine.sink.srq(EventType::SrqLimitReached, srq);
@@ -315,7 +310,9 @@ impl QueuePair {
                 let cx = Cx { engine, qp: self, conn: &inner.conn };
                 inner.requester.flush(&cx);
             }
-            _ => self.pump(engine, guard, tx, now),
+            _ => {
+                self.pump(engine, guard, tx, now);
+            }
         }
         result
     }
@@ -339,12 +336,18 @@ impl QueuePair {
 
     // ---- sending ----
 
-    /// Sends what can be sent, and sees to it that somebody continues.
-    pub(crate) fn transmit(self: &Arc<Self>, engine: &Engine, tx: &mut dyn PacketTx, now: Nanos) {
-        self.pump(engine, self.inner.lock(), tx, now);
+    /// Sends what can be sent, and sees to it that somebody continues; returns whether it sent anything.
+    pub(crate) fn transmit(self: &Arc<Self>, engine: &Engine, tx: &mut dyn PacketTx, now: Nanos) -> bool {
+        self.pump(engine, self.inner.lock(), tx, now)
     }
 
-    fn pump(self: &Arc<Self>, engine: &Engine, mut guard: MutexGuard<'_, Inner>, tx: &mut dyn PacketTx, now: Nanos) {
+    fn pump(
+        self: &Arc<Self>,
+        engine: &Engine,
+        mut guard: MutexGuard<'_, Inner>,
+        tx: &mut dyn PacketTx,
+        now: Nanos,
+    ) -> bool {
         let inner = &mut *guard;
         let mut budget = Budget(Budget::TURN);
         let mut status = TxStatus::Idle;
@@ -371,6 +374,7 @@ impl QueuePair {
         if status != TxStatus::Idle {
             engine.schedule(self, status == TxStatus::LinkFull);
         }
+        budget.0 != Budget::TURN || status != TxStatus::LinkFull
     }
 
     fn arm_timer(self: &Arc<Self>, engine: &Engine, inner: &mut Inner, now: Nanos) {

@@ -1,7 +1,7 @@
 use super::emit::{Emitted, Header, emit};
 use super::{Budget, Cx, TxStatus};
 use crate::engine::sendq::{Datagram, SendQueue, SendWqe};
-use crate::engine::tx::{PacketTx, PeerFlow};
+use crate::engine::tx::{PacketTx, PeerFlow, To};
 use crate::engine::{Nanos, count, sgl};
 use ferroce_verbs::{Access, Error, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion};
 use ferroce_wire::{AtomicEth, Ext, Opcode, Reth, psn_add, psn_diff};
@@ -198,7 +198,7 @@ impl Requester {
     }
 
     fn send_packet(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, position: u32) -> Emitted {
-        let Some(av) = &cx.conn.av else { return Emitted::Unreadable };
+        let Some(to) = cx.conn.peer() else { return Emitted::Unreadable };
         let wqe = self.queue.get(position);
         let mtu = cx.conn.mtu.bytes();
         let index = psn_diff(self.tx, wqe.first_psn) as u32;
@@ -209,7 +209,7 @@ impl Requester {
                 Some((header, packets)) => (header, packets),
                 None => return Emitted::Unreadable,
             };
-            let emitted = emit(tx, av, cx.conn.dest_qpn, header.0, 0, |_| true);
+            let emitted = emit(tx, to, header.0, 0, |_| true);
             if emitted == Emitted::Yes {
                 self.reads += 1;
                 self.unasked = 0;
@@ -230,7 +230,7 @@ impl Requester {
             ext,
         };
         let queue = &self.queue;
-        let emitted = emit(tx, av, cx.conn.dest_qpn, header, len, |out| match queue.inline(position) {
+        let emitted = emit(tx, to, header, len, |out| match queue.inline(position) {
             Some(bytes) => {
                 out.copy_from_slice(&bytes[offset as usize..offset as usize + len]);
                 true
@@ -329,7 +329,8 @@ impl Requester {
         let solicited = wqe.flags.contains(SendFlags::SOLICITED);
         let header = Header { solicited, ..Header::new(opcode, self.tx, ext) };
         let queue = &self.queue;
-        let emitted = emit(tx, &dest.av, dest.qpn, header, len, |out| match queue.inline(position) {
+        let to = To { av: &dest.av, dest_qpn: dest.qpn, datagram: true };
+        let emitted = emit(tx, to, header, len, |out| match queue.inline(position) {
             Some(bytes) => {
                 out.copy_from_slice(bytes);
                 true

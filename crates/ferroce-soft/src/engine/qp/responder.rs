@@ -372,7 +372,7 @@ impl Response {
             }
             ResponseKind::Read { va, rkey, left, first } => (va, *rkey, left, first),
         };
-        let Some(av) = &cx.conn.av else { return (Emitted::Yes, true) };
+        let Some(to) = cx.conn.peer() else { return (Emitted::Yes, true) };
         let mtu = cx.conn.mtu.bytes();
         let len = (*left).min(mtu);
         let last = *left == len;
@@ -382,7 +382,7 @@ impl Response {
             (false, false) => (Opcode::RcReadResponseMiddle, Ext::None),
             (false, true) => (Opcode::RcReadResponseLast, Ext::Aeth(aeth)),
         };
-        let emitted = emit(tx, av, cx.conn.dest_qpn, Header::new(opcode, self.psn, ext), len as usize, |out| {
+        let emitted = emit(tx, to, Header::new(opcode, self.psn, ext), len as usize, |out| {
             cx.engine
                 .mrs
                 .with(rkey, cx.qp.pd, *va, u64::from(len), Access::REMOTE_READ, |region, at| {

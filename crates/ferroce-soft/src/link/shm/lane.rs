@@ -42,9 +42,7 @@ impl Lane {
     pub(super) fn attach(&self, membership: &Membership, slot: u8) -> Result<(), AttachError> {
         let mut route = self.route.lock();
         // Asked under the lock, so that of two threads the later does not undo what the earlier did.
-        let incarnation = membership
-            .peer(slot)
-            .ok_or(AttachError::PeerGone { slot })?;
+        let incarnation = membership.peer(slot).ok_or(AttachError::PeerGone { slot })?;
         if self.leads_to(incarnation) {
             return Ok(());
         }
@@ -61,10 +59,7 @@ impl Lane {
             return;
         }
         let mut route = self.route.lock();
-        if route
-            .as_ref()
-            .is_some_and(|route| route.incarnation == attached)
-        {
+        if route.as_ref().is_some_and(|route| route.incarnation == attached) {
             *route = None;
             self.attached.store(0, Ordering::Release);
         }
@@ -72,55 +67,30 @@ impl Lane {
 
     /// Locks the lane against the other threads of this process, for one batch of frames.
     pub fn lock(&self) -> LaneGuard<'_> {
-        LaneGuard {
-            route: self.route.lock(),
-            dirty: false,
-        }
+        LaneGuard { route: self.route.lock(), dirty: false }
     }
 }
 
 impl Route {
     fn open(membership: &Membership, slot: u8, incarnation: u64) -> Result<Self, AttachError> {
-        let segment = membership
-            .open_segment(slot, incarnation)
-            .map_err(|e| explain(slot, 0, e))?;
+        let segment = membership.open_segment(slot, incarnation).map_err(|e| explain(slot, 0, e))?;
         let geometry = segment.geometry();
-        let ring = segment
-            .map_ring(membership.slot())
-            .map_err(|e| explain(slot, geometry.stride(), e))?;
+        let ring = segment.map_ring(membership.slot()).map_err(|e| explain(slot, geometry.stride(), e))?;
         let control = segment.into_control();
         // That the last writer of this ring is gone: it had this context's slot, and the slot is free for another only
         // once the kernel has said that its owner ended, or the owner has left.
-        let producer =
-            Producer::attach(MappedRing::new(Arc::new(ring), 0, geometry)).map_err(|_| {
-                AttachError::Damaged {
-                    slot,
-                    why: "its ring is in an impossible state",
-                }
-            })?;
-        let wake =
-            membership
-                .open_wake(slot, incarnation)
-                .map_err(|source| match source.kind() {
-                    std::io::ErrorKind::NotFound => AttachError::PeerGone { slot },
-                    _ => AttachError::Io {
-                        slot,
-                        what: "open the FIFO beside",
-                        source,
-                    },
-                })?;
+        let producer = Producer::attach(MappedRing::new(Arc::new(ring), 0, geometry))
+            .map_err(|_| AttachError::Damaged { slot, why: "its ring is in an impossible state" })?;
+        let wake = membership.open_wake(slot, incarnation).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => AttachError::PeerGone { slot },
+            _ => AttachError::Io { slot, what: "open the FIFO beside", source },
+        })?;
         let own = membership.slot();
         let active = &control.view::<Control>(0).active.0;
         if let Some(word) = active.get(usize::from(own / 64)) {
             word.fetch_or(1 << (own % 64), Ordering::Release);
         }
-        Ok(Self {
-            incarnation,
-            control,
-            producer,
-            wake,
-            hello: Some(membership.incarnation()),
-        })
+        Ok(Self { incarnation, control, producer, wake, hello: Some(membership.incarnation()) })
     }
 
     /// Tells the reader who writes from here on, before the first frame.
@@ -141,15 +111,8 @@ impl Route {
 fn explain(slot: u8, bytes: usize, error: SegmentError) -> AttachError {
     match error {
         SegmentError::Gone => AttachError::PeerGone { slot },
-        SegmentError::Layout => AttachError::Damaged {
-            slot,
-            why: "it has another layout",
-        },
-        SegmentError::NoSpace(source) => AttachError::NoSpace {
-            slot,
-            bytes,
-            source,
-        },
+        SegmentError::Layout => AttachError::Damaged { slot, why: "it has another layout" },
+        SegmentError::NoSpace(source) => AttachError::NoSpace { slot, bytes, source },
         SegmentError::Io(what, source) => AttachError::Io { slot, what, source },
     }
 }
@@ -182,10 +145,7 @@ impl LaneGuard<'_> {
     /// If `length` is above [`MAX_FRAME`] or `tag` above [`MAX_TAG`].
     #[inline]
     pub fn reserve(&mut self, length: usize, tag: u32) -> Option<&mut [u8]> {
-        assert!(
-            length <= MAX_FRAME && tag <= MAX_TAG,
-            "a frame of {length} bytes with tag {tag:#x} is not possible"
-        );
+        assert!(length <= MAX_FRAME && tag <= MAX_TAG, "a frame of {length} bytes with tag {tag:#x} is not possible");
         let route = self.route.as_mut()?;
         if let Some(own) = route.hello
             && !route.say_hello(own)
@@ -213,9 +173,7 @@ impl LaneGuard<'_> {
     /// A receiver that dies wakes nobody; whoever waits has a deadline.
     #[must_use = "false means that nobody will wake this context"]
     pub fn request_space_wakeup(&mut self) -> bool {
-        self.route
-            .as_mut()
-            .is_some_and(|route| route.producer.request_wakeup())
+        self.route.as_mut().is_some_and(|route| route.producer.request_wakeup())
     }
 
     /// Ends the batch: wakes the receiver if it sleeps.

@@ -71,17 +71,10 @@ impl MappedRing {
     /// If the ring is not within the mapping.
     pub(super) fn new(map: Arc<Mapping>, at: usize, geometry: Geometry) -> Self {
         let bytes = geometry.ring_bytes();
-        assert!(
-            bytes.is_power_of_two() && bytes >= LINE && geometry.head_bytes() >= size_of::<Head>()
-        );
+        assert!(bytes.is_power_of_two() && bytes >= LINE && geometry.head_bytes() >= size_of::<Head>());
         let frames = map.range(at + geometry.head_bytes(), bytes);
         let _: &Head = map.view(at);
-        Self {
-            map,
-            at,
-            frames,
-            bytes,
-        }
+        Self { map, at, frames, bytes }
     }
 
     fn words(&self) -> &Head {
@@ -98,10 +91,7 @@ impl MappedRing {
     ///
     /// The caller is the only writer of the ring and has reserved these bytes; no other reference to them exists in this
     /// process. The reader does not look at them before they are published.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the bytes are not the ring's own but shared memory's"
-    )]
+    #[expect(clippy::mut_from_ref, reason = "the bytes are not the ring's own but shared memory's")]
     pub(super) unsafe fn payload_mut(&self, place: usize, length: usize) -> &mut [u8] {
         assert!(place <= self.bytes && length <= self.bytes - place);
         // SAFETY: within the mapping as just checked. File memory is always initialised. Unaliased in this process by

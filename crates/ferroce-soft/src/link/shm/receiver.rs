@@ -107,9 +107,7 @@ impl ShmReceiver {
         let (mut left, mut last, mut shut) = (budget, self.cursor, false);
         for at in (self.cursor..self.rings.len()).chain(0..self.cursor) {
             let before = left;
-            shut |= self.rings[at]
-                .drain(&mut left, &self.membership, &mut self.counters, &mut f)
-                .is_err();
+            shut |= self.rings[at].drain(&mut left, &self.membership, &mut self.counters, &mut f).is_err();
             if left == 0 {
                 // The next call begins with another ring, lest one busy sender keeps the others out.
                 last = if at + 1 < self.rings.len() { at + 1 } else { 0 };
@@ -139,21 +137,13 @@ impl ShmReceiver {
             sign,
             sleep,
             || fence(Ordering::SeqCst),
-            || {
-                self.active() != self.known
-                    || self.rings.iter().any(|ring| ring.consumer.is_ready())
-            },
+            || self.active() != self.known || self.rings.iter().any(|ring| ring.consumer.is_ready()),
         )
     }
 
     /// Says that this context is awake.
     pub fn cancel_sleep(&self) {
-        self.membership
-            .segment()
-            .control()
-            .sleeping
-            .0
-            .store(0, Ordering::Relaxed);
+        self.membership.segment().control().sleeping.0.store(0, Ordering::Relaxed);
     }
 
     /// Gives back the memory of rings whose senders have ended and whose frames are all delivered; returns how many.
@@ -168,12 +158,8 @@ impl ShmReceiver {
             return 0;
         }
         let membership = Arc::clone(&self.membership);
-        let retired = membership.with_admin_lock(Duration::ZERO, |_| {
-            candidates
-                .into_iter()
-                .filter(|slot| self.retire(*slot))
-                .count()
-        });
+        let retired = membership
+            .with_admin_lock(Duration::ZERO, |_| candidates.into_iter().filter(|slot| self.retire(*slot)).count());
         retired.unwrap_or(0)
     }
 
@@ -187,10 +173,7 @@ impl ShmReceiver {
     fn retire(&mut self, slot: u8) -> bool {
         let at = self.rings.iter().position(|ring| ring.slot == slot);
         let unread = at.is_some_and(|at| self.rings[at].consumer.is_ready());
-        if unread
-            || self.membership.peer(slot).is_some()
-            || self.membership.segment().release_ring(slot).is_err()
-        {
+        if unread || self.membership.peer(slot).is_some() || self.membership.segment().release_ring(slot).is_err() {
             return false;
         }
         let (word, bit) = (usize::from(slot / 64), 1 << (slot % 64));
@@ -213,10 +196,7 @@ impl ShmReceiver {
     /// Whether a ring is active that was not opened. A bit that vanishes says nothing: only this receiver may clear one.
     #[inline]
     fn has_new(&self, active: [u64; 4]) -> bool {
-        active
-            .iter()
-            .zip(&self.known)
-            .any(|(active, known)| active & !known != 0)
+        active.iter().zip(&self.known).any(|(active, known)| active & !known != 0)
     }
 
     #[cold]
@@ -239,19 +219,9 @@ impl ShmReceiver {
         }
         let segment = self.membership.segment();
         segment.reserve_ring(slot).ok()?;
-        let memory = MappedRing::new(
-            Arc::clone(segment.map()),
-            segment.geometry().ring(slot),
-            segment.geometry(),
-        );
+        let memory = MappedRing::new(Arc::clone(segment.map()), segment.geometry().ring(slot), segment.geometry());
         let consumer = Consumer::attach(memory).ok()?;
-        Some(Inbound {
-            slot,
-            incarnation: 0,
-            consumer,
-            damaged: false,
-            wake: None,
-        })
+        Some(Inbound { slot, incarnation: 0, consumer, damaged: false, wake: None })
     }
 
     #[cold]
@@ -269,9 +239,7 @@ impl Drop for ShmReceiver {
         for ring in &mut self.rings {
             ring.consumer.note();
         }
-        self.membership
-            .receiver_claim()
-            .store(false, Ordering::Release);
+        self.membership.receiver_claim().store(false, Ordering::Release);
     }
 }
 
@@ -311,14 +279,8 @@ impl Inbound {
                     *left -= 1;
                     // SAFETY: this is the only reader of the ring; the bytes were just taken, and are freed by `release`
                     // below at the earliest, when `f` has returned.
-                    let bytes =
-                        unsafe { self.consumer.memory().payload(step.payload, step.length) };
-                    f(Frame {
-                        slot: self.slot,
-                        incarnation: self.incarnation,
-                        tag: step.tag,
-                        bytes,
-                    });
+                    let bytes = unsafe { self.consumer.memory().payload(step.payload, step.length) };
+                    f(Frame { slot: self.slot, incarnation: self.incarnation, tag: step.tag, bytes });
                 }
             }
             if self.consumer.release() {
@@ -332,9 +294,7 @@ impl Inbound {
     fn read_hello(&self, step: &Step) -> u64 {
         // SAFETY: as in `drain`.
         let bytes = unsafe { self.consumer.memory().payload(step.payload, step.length) };
-        bytes
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Wakes the writer, which waits for room.
@@ -343,11 +303,7 @@ impl Inbound {
         let Some(incarnation) = membership.peer(self.slot) else {
             return;
         };
-        if self
-            .wake
-            .as_ref()
-            .is_none_or(|(known, _)| *known != incarnation)
-        {
+        if self.wake.as_ref().is_none_or(|(known, _)| *known != incarnation) {
             // Without a descriptor now, the request stays, and the next eighth of the ring is the next occasion.
             let Ok(fifo) = membership.open_wake(self.slot, incarnation) else {
                 return;

@@ -133,12 +133,7 @@ impl<M: RingMemory> Producer<M> {
             }
         }
         memory.tail().store(tail, Ordering::Release);
-        Ok(Self {
-            memory,
-            tail,
-            head,
-            reserved: None,
-        })
+        Ok(Self { memory, tail, head, reserved: None })
     }
 
     /// Finds room for a frame and returns the place of its payload; `None` if there is none now.
@@ -147,32 +142,19 @@ impl<M: RingMemory> Producer<M> {
     pub(super) fn reserve(&mut self, kind: Kind, tag: u32, length: usize) -> Option<usize> {
         let bytes = self.memory.bytes();
         let (size, place) = (frame_bytes(length), self.place(self.tail));
-        let start = if size <= bytes - place {
-            self.tail
-        } else {
-            self.tail + (bytes - place) as u64
-        };
+        let start = if size <= bytes - place { self.tail } else { self.tail + (bytes - place) as u64 };
         let next = start + size as u64;
         self.reserved = None;
         if !self.has_room(next) {
             return None;
         }
-        self.reserved = Some(Reservation {
-            start,
-            next,
-            header: pack(kind, tag, length),
-        });
+        self.reserved = Some(Reservation { start, next, header: pack(kind, tag, length) });
         Some(self.place(start) + HEADER)
     }
 
     /// Publishes what was reserved last, if anything.
     pub(super) fn commit(&mut self) -> bool {
-        let Some(Reservation {
-            start,
-            next,
-            header,
-        }) = self.reserved.take()
-        else {
+        let Some(Reservation { start, next, header }) = self.reserved.take() else {
             return false;
         };
         self.header(next).store(0, Ordering::Relaxed);
@@ -261,11 +243,7 @@ fn parse<M: RingMemory>(memory: &M, position: u64) -> Result<Option<Step>, Damag
         _ => return Err(Damaged),
     };
     let rest = memory.bytes() - place;
-    let bytes = if kind == Kind::Skip {
-        length
-    } else {
-        frame_bytes(length)
-    };
+    let bytes = if kind == Kind::Skip { length } else { frame_bytes(length) };
     let legal = match kind {
         Kind::Data => length <= MAX_FRAME && bytes <= rest,
         Kind::Hello => length == 8 && bytes <= rest,
@@ -274,13 +252,7 @@ fn parse<M: RingMemory>(memory: &M, position: u64) -> Result<Option<Step>, Damag
     if !legal {
         return Err(Damaged);
     }
-    Ok(Some(Step {
-        kind,
-        tag,
-        payload: place + HEADER,
-        length,
-        bytes,
-    }))
+    Ok(Some(Step { kind, tag, payload: place + HEADER, length, bytes }))
 }
 
 /// The reading end.
@@ -299,20 +271,13 @@ impl<M: RingMemory> Consumer<M> {
         if !head.is_multiple_of(LINE as u64) {
             return Err(Damaged);
         }
-        Ok(Self {
-            memory,
-            head,
-            noted: head,
-        })
+        Ok(Self { memory, head, noted: head })
     }
 
     /// Whether something can be taken.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        self.memory
-            .header(self.head as usize & (self.memory.bytes() - 1))
-            .load(Ordering::Acquire)
-            != 0
+        self.memory.header(self.head as usize & (self.memory.bytes() - 1)).load(Ordering::Acquire) != 0
     }
 
     /// Takes the next thing that is not a skip. Its bytes stay valid until [`Self::release`].

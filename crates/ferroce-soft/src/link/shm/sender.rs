@@ -45,14 +45,8 @@ impl ShmSender {
     /// [`AttachError`]; after `NoSpace` and `Io` a later call may succeed.
     #[inline]
     pub fn lane(&self, slot: u8) -> Result<&Lane, AttachError> {
-        let lane = self
-            .lanes
-            .get(usize::from(slot))
-            .ok_or(AttachError::NoSuchSlot { slot })?;
-        let incarnation = self
-            .membership
-            .peer(slot)
-            .ok_or(AttachError::PeerGone { slot })?;
+        let lane = self.lanes.get(usize::from(slot)).ok_or(AttachError::NoSuchSlot { slot })?;
+        let incarnation = self.membership.peer(slot).ok_or(AttachError::PeerGone { slot })?;
         if !lane.leads_to(incarnation) {
             self.attach(lane, slot)?;
         }
@@ -77,8 +71,6 @@ impl Drop for ShmSender {
     fn drop(&mut self) {
         // The rings first: the next sender of this membership writes to the same.
         self.lanes = Box::default();
-        self.membership
-            .sender_claim()
-            .store(false, Ordering::Release);
+        self.membership.sender_claim().store(false, Ordering::Release);
     }
 }

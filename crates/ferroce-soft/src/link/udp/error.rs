@@ -53,10 +53,7 @@ impl UdpOpenError {
 
     pub(super) fn bind(addr: SocketAddr, source: io::Error) -> Self {
         match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => Self::InUse {
-                port: addr.port(),
-                source,
-            },
+            Some(libc::EADDRINUSE) => Self::InUse { port: addr.port(), source },
             _ => Self::Bind { addr, source },
         }
     }

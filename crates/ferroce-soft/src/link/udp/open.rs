@@ -36,14 +36,7 @@ pub struct UdpConfig {
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self {
-            port: ROCE_UDP_PORT,
-            bind: None,
-            reuse_port: true,
-            gso: true,
-            gro: true,
-            socket_buffer: 16 << 20,
-        }
+        Self { port: ROCE_UDP_PORT, bind: None, reuse_port: true, gso: true, gro: true, socket_buffer: 16 << 20 }
     }
 }
 
@@ -88,9 +81,7 @@ impl UdpPort {
                 Err(e) => return Err(e),
             },
         };
-        let local = socket
-            .local_addr()
-            .map_err(|e| UdpOpenError::option("local address", e))?;
+        let local = socket.local_addr().map_err(|e| UdpOpenError::option("local address", e))?;
         let port = local.as_socket().map_or(config.port, |a| a.port());
         Ok(Self {
             shared: Arc::new(Shared {
@@ -145,8 +136,7 @@ impl UdpPort {
     pub fn receive_drops(&self) -> io::Result<u32> {
         // SO_MEMINFO, include/uapi/linux/sock_diag.h; the drops are its last word.
         const WORDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
-        let words: [u32; WORDS] =
-            sys::get_words(self.shared.fd(), libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+        let words: [u32; WORDS] = sys::get_words(self.shared.fd(), libc::SOL_SOCKET, libc::SO_MEMINFO)?;
         Ok(words[WORDS - 1])
     }
 
@@ -164,12 +154,8 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
     };
     let addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
     let domain = Domain::for_address(addr);
-    let socket = Socket::new(
-        domain,
-        Type::DGRAM.nonblocking().cloexec(),
-        Some(Protocol::UDP),
-    )
-    .map_err(UdpOpenError::socket)?;
+    let socket =
+        Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP)).map_err(UdpOpenError::socket)?;
     set_options(config, family, is_wildcard(addr.ip()), &socket)?;
     match socket.bind(&addr.into()) {
         Ok(()) => Ok(socket),
@@ -177,12 +163,7 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
     }
 }
 
-fn set_options(
-    config: &UdpConfig,
-    family: Family,
-    wildcard: bool,
-    socket: &Socket,
-) -> Result<(), UdpOpenError> {
+fn set_options(config: &UdpConfig, family: Family, wildcard: bool, socket: &Socket) -> Result<(), UdpOpenError> {
     let fd = socket.as_fd();
     let set = |what, level, name, value: c_int| {
         sys::set_int(fd, level, name, value).map_err(|e| UdpOpenError::option(what, e))
@@ -192,36 +173,16 @@ fn set_options(
     }
     let ipv6 = family == Family::V6;
     if ipv6 {
-        set(
-            "IPV6_V6ONLY",
-            IPPROTO_IPV6,
-            libc::IPV6_V6ONLY,
-            c_int::from(!wildcard),
-        )?;
-        set(
-            "IPV6_MTU_DISCOVER",
-            IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DO,
-        )?;
+        set("IPV6_V6ONLY", IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(!wildcard))?;
+        set("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         // Covers mapped IPv4 addresses too.
         set("IPV6_RECVPKTINFO", IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set("IPV6_RECVTCLASS", IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        set(
-            "IPV6_RECVHOPLIMIT",
-            IPPROTO_IPV6,
-            libc::IPV6_RECVHOPLIMIT,
-            1,
-        )?;
+        set("IPV6_RECVHOPLIMIT", IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
     }
     if !ipv6 || wildcard {
         // On an AF_INET6 socket these govern the mapped IPv4 traffic.
-        set(
-            "IP_MTU_DISCOVER",
-            IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        )?;
+        set("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         if !ipv6 {
             set("IP_PKTINFO", IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         }

@@ -52,9 +52,7 @@ pub struct RxBuffers {
 
 impl std::fmt::Debug for RxBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RxBuffers")
-            .field("datagrams", &self.slots.len())
-            .finish_non_exhaustive()
+        f.debug_struct("RxBuffers").field("datagrams", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
@@ -108,11 +106,7 @@ impl UdpPort {
                     }
                     // An ICMP error for something that this socket sent: reported once, then gone.
                     Some(
-                        libc::EINTR
-                        | libc::ECONNREFUSED
-                        | libc::EHOSTUNREACH
-                        | libc::ENETUNREACH
-                        | libc::EMSGSIZE,
+                        libc::EINTR | libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE,
                     ) => {}
                     _ => return Err(e),
                 },
@@ -121,20 +115,11 @@ impl UdpPort {
         bufs.ask = if datagrams == ask { ask * 4 } else { datagrams };
         let mut pass = Pass {
             port: self.shared.port,
-            statistics: UdpStatistics {
-                rcvd_calls: 1,
-                rcvd_datagrams: datagrams as u64,
-                ..UdpStatistics::default()
-            },
+            statistics: UdpStatistics { rcvd_calls: 1, rcvd_datagrams: datagrams as u64, ..UdpStatistics::default() },
             seen: 0,
             f,
         };
-        for (slot, part) in bufs
-            .slots
-            .iter()
-            .zip(bufs.storage.chunks_exact(STRIDE))
-            .take(datagrams)
-        {
+        for (slot, part) in bufs.slots.iter().zip(bufs.storage.chunks_exact(STRIDE)).take(datagrams) {
             pass.datagram(slot, &part[..slot.len.min(STRIDE)]);
         }
         self.shared.counters.add(&pass.statistics);
@@ -154,14 +139,7 @@ impl Pass<'_> {
         let info = slot.control.decode();
         let flow = slot.name.decode().and_then(|src| {
             let ip = IpPair::new(src.ip(), info.dst?)?;
-            Some((
-                src,
-                Flow {
-                    ip,
-                    src_port: src.port(),
-                    dst_port: self.port,
-                },
-            ))
+            Some((src, Flow { ip, src_port: src.port(), dst_port: self.port }))
         });
         let truncated = slot.flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         let (Some((src, flow)), false, false) = (flow, truncated, data.is_empty()) else {
@@ -169,11 +147,7 @@ impl Pass<'_> {
             self.seen += 1;
             return;
         };
-        let segment = if info.segment == 0 {
-            data.len()
-        } else {
-            info.segment
-        };
+        let segment = if info.segment == 0 { data.len() } else { info.segment };
         for (i, packet) in data.chunks(segment).enumerate() {
             self.seen += 1;
             self.packet(i as u16, src, &flow, &info, packet);
@@ -186,8 +160,7 @@ impl Pass<'_> {
             match steering::parse_probe(bytes) {
                 // Only from this host: nobody else has business with its sockets.
                 Some((index, nonce))
-                    if (src.ip().is_loopback() || src.ip() == flow.ip.dst())
-                        && src.port() == self.port =>
+                    if (src.ip().is_loopback() || src.ip() == flow.ip.dst()) && src.port() == self.port =>
                 {
                     self.statistics.rcvd_probes += 1;
                     (self.f)(Received::Probe { index, nonce });

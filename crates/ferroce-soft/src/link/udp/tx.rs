@@ -89,11 +89,7 @@ pub(super) struct TxShared {
 
 impl TxShared {
     pub(super) fn new(config: &UdpConfig) -> Self {
-        Self {
-            pool: ArrayQueue::new(POOL),
-            gso: config.gso,
-            no_gso: AtomicU64::new(0),
-        }
+        Self { pool: ArrayQueue::new(POOL), gso: config.gso, no_gso: AtomicU64::new(0) }
     }
 
     fn may_segment(&self, ip: IpAddr) -> bool {
@@ -137,10 +133,7 @@ struct Group {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Group")
-            .field("dst", &self.dst)
-            .field("count", &self.count)
-            .finish_non_exhaustive()
+        f.debug_struct("Group").field("dst", &self.dst).field("count", &self.count).finish_non_exhaustive()
     }
 }
 
@@ -154,10 +147,7 @@ impl UdpTx {
     #[must_use]
     pub fn batch(&self) -> TxBatch {
         let buffer = self.shared.tx.pool.pop().unwrap_or_else(|| {
-            Box::new(Buffer {
-                arena: vec![0; ARENA].into_boxed_slice(),
-                groups: Vec::with_capacity(MAX_MESSAGES),
-            })
+            Box::new(Buffer { arena: vec![0; ARENA].into_boxed_slice(), groups: Vec::with_capacity(MAX_MESSAGES) })
         });
         TxBatch {
             shared: self.shared.clone(),
@@ -194,10 +184,7 @@ impl TxBatch {
     ///
     /// If `len` is less than 12 (a BTH) or more than [`MAX_PACKET`].
     pub fn reserve(&mut self, dst: &UdpDst, len: usize) -> &mut [u8] {
-        assert!(
-            (BTH_LEN..=MAX_PACKET).contains(&len),
-            "a packet of {len} bytes"
-        );
+        assert!((BTH_LEN..=MAX_PACKET).contains(&len), "a packet of {len} bytes");
         if self.used + len + ICRC_LEN > ARENA {
             self.transmit();
         }
@@ -217,15 +204,12 @@ impl TxBatch {
         let buffer = self.buffer.as_deref_mut().expect("there until the drop");
         let total = len + ICRC_LEN;
         let slot = buffer.arena[self.used + 5];
-        let joins = buffer.groups.last().is_some_and(|group| {
-            group.open && total <= group.segment && group.slot == slot && group.dst == dst
-        });
+        let joins = buffer
+            .groups
+            .last()
+            .is_some_and(|group| group.open && total <= group.segment && group.slot == slot && group.dst == dst);
         if !joins {
-            let flow = Flow {
-                ip,
-                src_port: self.shared.port,
-                dst_port: dst.remote.port(),
-            };
+            let flow = Flow { ip, src_port: self.shared.port, dst_port: dst.remote.port() };
             let ttl = if dst.ttl == DEFAULT_TTL { 0 } else { dst.ttl };
             let family = self.shared.family;
             buffer.groups.push(Group {
@@ -313,10 +297,7 @@ impl TxBatch {
     /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If that works, the
     /// device on the way cannot segment (`EIO` without checksum offload, `EINVAL` in old kernels), which is remembered.
     fn send_singly(&mut self, group: &Group, bytes: &mut [u8], refusal: i32) {
-        if !matches!(
-            refusal,
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP
-        ) {
+        if !matches!(refusal, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
             self.lose(group.count, refusal);
             return;
         }
@@ -328,11 +309,7 @@ impl TxBatch {
         control.pop_segment();
         let packets: Vec<_> = bytes
             .chunks(group.segment)
-            .map(|payload| Outgoing {
-                name: &group.name,
-                control: control.as_bytes(),
-                payload,
-            })
+            .map(|payload| Outgoing { name: &group.name, control: control.as_bytes(), payload })
             .collect();
         let mut rest = &packets[..];
         let mut any = false;
@@ -359,10 +336,7 @@ impl TxBatch {
         }
     }
 
-    fn send<'a>(
-        &mut self,
-        mut messages: impl ExactSizeIterator<Item = Outgoing<'a>>,
-    ) -> Result<usize, i32> {
+    fn send<'a>(&mut self, mut messages: impl ExactSizeIterator<Item = Outgoing<'a>>) -> Result<usize, i32> {
         let result = if messages.len() == 1 {
             let message = messages.next().expect("there is one");
             sys::send_one(self.shared.fd(), &message).map(|()| 1)
@@ -386,14 +360,8 @@ impl TxBatch {
 
     fn lose(&mut self, packets: usize, errno: i32) {
         let (reported, counted) = match errno {
-            libc::EAGAIN => (
-                &mut self.report.congested,
-                &mut self.statistics.tx_would_block,
-            ),
-            libc::ENOBUFS | libc::ENOMEM => (
-                &mut self.report.congested,
-                &mut self.statistics.tx_no_buffers,
-            ),
+            libc::EAGAIN => (&mut self.report.congested, &mut self.statistics.tx_would_block),
+            libc::ENOBUFS | libc::ENOMEM => (&mut self.report.congested, &mut self.statistics.tx_no_buffers),
             libc::EMSGSIZE => (&mut self.report.too_big, &mut self.statistics.tx_too_big),
             libc::EHOSTUNREACH
             | libc::ENETUNREACH
@@ -403,10 +371,7 @@ impl TxBatch {
             | libc::EAFNOSUPPORT
             | libc::EINVAL
             | libc::EPERM
-            | libc::EACCES => (
-                &mut self.report.unreachable,
-                &mut self.statistics.tx_unreachable,
-            ),
+            | libc::EACCES => (&mut self.report.unreachable, &mut self.statistics.tx_unreachable),
             _ => (&mut self.report.other, &mut self.statistics.tx_other_errors),
         };
         *reported += packets;
