@@ -5,15 +5,19 @@ use crate::Case;
 mod data;
 mod datagram;
 mod drain;
+mod inventory;
 mod multicast;
 mod notify;
 mod queue;
 mod srq;
+mod states;
 mod status;
 
 /// Every case of the suite, in the order in which a device is best brought up.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
+    inventory::add(&mut all);
+    states::add(&mut all);
     data::add(&mut all);
     notify::add(&mut all);
     queue::add(&mut all);
