@@ -1,0 +1,1 @@
+//! What every verbs device must do, written once against the contract.
