@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use common::pcap::kernel;
 use ferroce_wire::cm::{
-    AdditionalInfo, Answered, AprStatus, CmMad, CmMessage, IpCmError, IpCmHeader, Mra, Path,
-    PortSpace, PrivateData, RejectReason, Req, ServiceId, SidrStatus, TransportService, time,
+    AdditionalInfo, Answered, AprStatus, CmMad, CmMessage, IpCmError, IpCmHeader, Mra, Path, PortSpace, PrivateData,
+    RejectReason, Req, ServiceId, SidrStatus, TransportService, time,
 };
-use ferroce_wire::{
-    Ext, GSI_QKEY, GSI_QPN, ICRC_LEN, IpPair, MAD_LEN, MadError, MadHeader, Packet,
-};
+use ferroce_wire::{Ext, GSI_QKEY, GSI_QPN, ICRC_LEN, IpPair, MAD_LEN, MadError, MadHeader, Packet};
 use proptest::prelude::*;
 
 const DATA: usize = 24;
@@ -32,11 +30,7 @@ fn parse(attr_id: u16, data: &[u8; 232]) -> CmMessage {
 fn emit(message: CmMessage) -> [u8; 232] {
     // Bytes that were in the buffer before do not show through.
     let mut out = [0xee; MAD_LEN];
-    let mad = CmMad {
-        tid: 0x0102_0304_0506_0708,
-        ece_options: 0x1112_1314,
-        message,
-    };
+    let mad = CmMad { tid: 0x0102_0304_0506_0708, ece_options: 0x1112_1314, message };
     mad.emit(&mut out);
     assert_eq!(out[..16], [1, 7, 2, 3, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(out[16..18], message.attr_id().to_be_bytes());
@@ -283,32 +277,17 @@ fn what_the_kernel_meant() {
     assert_eq!(req.local_ca_guid, 0x5054_00ff_fe00_0002);
     assert_eq!(req.local_qpn, 0x11);
     assert_eq!((req.responder_resources, req.initiator_depth), (1, 1));
-    assert_eq!(
-        (
-            req.local_cm_response_timeout,
-            req.remote_cm_response_timeout
-        ),
-        (20, 20)
-    );
+    assert_eq!((req.local_cm_response_timeout, req.remote_cm_response_timeout), (20, 20));
     assert_eq!(req.transport, TransportService::Rc);
     assert_eq!(req.starting_psn, 0x11_f44f);
-    assert_eq!(
-        (req.retry_count, req.rnr_retry_count, req.max_cm_retries),
-        (7, 7, 15)
-    );
+    assert_eq!((req.retry_count, req.rnr_retry_count, req.max_cm_retries), (7, 7, 15));
     assert_eq!((req.path_mtu, req.pkey), (3, 0xffff));
     assert_eq!(req.primary.local_gid[10..], [0xff, 0xff, 10, 77, 0, 2]);
     assert_eq!(req.primary.remote_gid[10..], [0xff, 0xff, 10, 77, 0, 1]);
-    assert_eq!(
-        (req.primary.local_lid, req.primary.remote_lid),
-        (0xffff, 0xffff)
-    );
+    assert_eq!((req.primary.local_lid, req.primary.remote_lid), (0xffff, 0xffff));
     // (source port * 31 + destination port), 20 bits of it.
     assert_eq!(req.primary.flow_label, (0xe791 * 31 + 7174) & 0xf_ffff);
-    assert_eq!(
-        (req.primary.hop_limit, req.primary.local_ack_timeout),
-        (64, 19)
-    );
+    assert_eq!((req.primary.hop_limit, req.primary.local_ack_timeout), (64, 19));
     assert_eq!((req.alternate, req.sap_supported), (None, false));
     let (ip_cm, user) = IpCmHeader::parse(req.private_data.as_slice()).unwrap();
     assert_eq!((ip_cm.ip, ip_cm.src_port), (mads[0].0, 0xe791));
@@ -317,20 +296,14 @@ fn what_the_kernel_meant() {
     let CmMessage::Rep(rep) = message(1) else {
         panic!("{:?}", message(1));
     };
-    assert_eq!(
-        (rep.local_comm_id, rep.remote_comm_id),
-        (0xc21f_cfec, 0xdc5e_2a22)
-    );
+    assert_eq!((rep.local_comm_id, rep.remote_comm_id), (0xc21f_cfec, 0xdc5e_2a22));
     assert_eq!((rep.local_qpn, rep.starting_psn), (0x11, 0x8c_9c1e));
     assert_eq!((rep.target_ack_delay, rep.rnr_retry_count), (15, 7));
 
     let CmMessage::Dreq(dreq) = message(3) else {
         panic!("{:?}", message(3));
     };
-    assert_eq!(
-        (dreq.local_comm_id, dreq.remote_comm_id),
-        (0xdc5e_2a22, 0xc21f_cfec)
-    );
+    assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (0xdc5e_2a22, 0xc21f_cfec));
     assert_eq!(dreq.remote_qpn, 0x11);
 
     let CmMessage::Req(req) = message(5) else {
@@ -351,10 +324,7 @@ fn what_the_kernel_meant() {
     let CmMessage::SidrRep(reply) = message(11) else {
         panic!("{:?}", message(11));
     };
-    assert_eq!(
-        (reply.request_id, reply.status),
-        (sidr.request_id, SidrStatus::Success)
-    );
+    assert_eq!((reply.request_id, reply.status), (sidr.request_id, SidrStatus::Success));
     assert_eq!((reply.qpn, reply.qkey), (0x13, 0x0123_4567));
     assert_eq!(reply.service_id, sidr.service_id);
 
@@ -378,10 +348,7 @@ fn what_is_no_cm_mad() {
         CmMad::parse(&bad).unwrap_err()
     };
     assert_eq!(CmMad::parse(&good[..255]), Err(MadError::Length(255)));
-    assert_eq!(
-        CmMad::parse(&[&good[..], &[0]].concat()),
-        Err(MadError::Length(257))
-    );
+    assert_eq!(CmMad::parse(&[&good[..], &[0]].concat()), Err(MadError::Length(257)));
     assert_eq!(with(0, 2), MadError::BaseVersion(2));
     assert_eq!(with(1, 3), MadError::Class(3));
     assert_eq!(with(2, 1), MadError::ClassVersion(1));
@@ -393,8 +360,7 @@ fn what_is_no_cm_mad() {
 
 #[test]
 fn additional_info_longer_than_its_field_is_cut() {
-    for (attr_id, len_at, len, at) in [(0x12, 9, 0xfe, 12), (0x18, 5, 0xff, 24), (0x1a, 8, 73, 12)]
-    {
+    for (attr_id, len_at, len, at) in [(0x12, 9, 0xfe, 12), (0x18, 5, 0xff, 24), (0x1a, 8, 73, 12)] {
         let mut data = ZERO;
         data[len_at] = len;
         data[at..at + 72].fill(0xab);
@@ -414,23 +380,11 @@ fn additional_info_longer_than_its_field_is_cut() {
 fn reserved_codes() {
     let mut data = ZERO;
     data[8] = 0xc0;
-    assert!(matches!(
-        parse(0x11, &data),
-        CmMessage::Mra(Mra {
-            received: Answered::Other,
-            ..
-        })
-    ));
+    assert!(matches!(parse(0x11, &data), CmMessage::Mra(Mra { received: Answered::Other, .. })));
     // The extended transport means something only where it is announced.
     let mut data = ZERO;
     data[51] = 1;
-    assert!(matches!(
-        parse(0x10, &data),
-        CmMessage::Req(Req {
-            transport: TransportService::Rc,
-            ..
-        })
-    ));
+    assert!(matches!(parse(0x10, &data), CmMessage::Req(Req { transport: TransportService::Rc, .. })));
     for number in 0..=u16::MAX {
         let reason = RejectReason::from_number(number);
         assert_eq!(reason.to_number(), number);
@@ -459,12 +413,7 @@ fn private_data_fills_its_field() {
 fn service_ids() {
     let id = ServiceId::from_port(PortSpace::Tcp, 7471);
     assert_eq!(id, ServiceId(0x0000_0000_0106_1d2f));
-    for space in [
-        PortSpace::IpoIb,
-        PortSpace::Tcp,
-        PortSpace::Udp,
-        PortSpace::Ib,
-    ] {
+    for space in [PortSpace::IpoIb, PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib] {
         assert_eq!(ServiceId::from_port(space, 9).port(), Some((space, 9)));
     }
     assert_eq!(ServiceId(0x1_0000_0106_1d2f).port(), None);
@@ -481,24 +430,14 @@ fn times() {
 
 #[test]
 fn what_is_no_ip_cm_header() {
-    let ip = IpPair::V4 {
-        src: [10, 0, 0, 1].into(),
-        dst: [10, 0, 0, 2].into(),
-    };
-    let good = IpCmHeader {
-        ip,
-        src_port: 0x1234,
-    }
-    .emit();
+    let ip = IpPair::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+    let good = IpCmHeader { ip, src_port: 0x1234 }.emit();
     let mut expected = [0; 36];
     expected[1..4].copy_from_slice(&[0x40, 0x12, 0x34]);
     expected[16..20].copy_from_slice(&[10, 0, 0, 1]);
     expected[32..36].copy_from_slice(&[10, 0, 0, 2]);
     assert_eq!(good, expected);
-    assert_eq!(
-        IpCmHeader::parse(&good[..35]),
-        Err(IpCmError::Truncated(35))
-    );
+    assert_eq!(IpCmHeader::parse(&good[..35]), Err(IpCmError::Truncated(35)));
     let with = |at: usize, value: u8| {
         let mut bad = good;
         bad[at] = value;

@@ -7,25 +7,18 @@ use std::collections::BTreeSet;
 
 use common::pcap::kernel;
 use ferroce_wire::{
-    FlowIcrc, Grh, ICRC_LEN, IcrcCheck, IpPair, Opcode, Packet, ROCE_UDP_PORT, check_icrc,
-    check_icrc_exact, ethernet_frame, icrc,
+    FlowIcrc, Grh, ICRC_LEN, IcrcCheck, IpPair, Opcode, Packet, ROCE_UDP_PORT, check_icrc, check_icrc_exact,
+    ethernet_frame, icrc,
 };
 
 #[test]
 fn its_icrc_is_ours() {
     for (frame, n) in kernel().iter().zip(1..) {
-        let (packet, stored) = frame
-            .packet_with_icrc
-            .split_last_chunk::<ICRC_LEN>()
-            .unwrap();
+        let (packet, stored) = frame.packet_with_icrc.split_last_chunk::<ICRC_LEN>().unwrap();
         let (flow, id) = (&frame.flow, frame.meta.ip_id);
         assert_eq!(icrc(flow, id, packet).to_le_bytes(), *stored, "frame {n}");
         let flow_icrc = FlowIcrc::new(flow);
-        assert_eq!(
-            flow_icrc.icrc(id, packet).to_le_bytes(),
-            *stored,
-            "frame {n}"
-        );
+        assert_eq!(flow_icrc.icrc(id, packet).to_le_bytes(), *stored, "frame {n}");
         assert!(check_icrc_exact(flow, id, &frame.packet_with_icrc));
         assert_eq!(check_icrc(flow, id, &frame.packet_with_icrc), IcrcCheck::Ok);
     }
@@ -80,12 +73,7 @@ fn its_packets_parse_and_come_out_again() {
 fn its_frames_are_built_alike() {
     for frame in kernel() {
         let mut built = Vec::new();
-        ethernet_frame(
-            &frame.flow,
-            &frame.meta,
-            &frame.packet_with_icrc,
-            &mut built,
-        );
+        ethernet_frame(&frame.flow, &frame.meta, &frame.packet_with_icrc, &mut built);
         if let IpPair::V6 { .. } = frame.flow.ip {
             // Soft-RoCE leaves out the UDP checksum even there.
             assert_eq!(frame.bytes[60..62], [0, 0]);
@@ -101,9 +89,6 @@ fn its_ip_header_is_a_grh() {
         let grh = Grh::parse(&frame.grh).unwrap();
         assert_eq!(grh.ip, frame.flow.ip);
         assert_eq!((grh.hop_limit, grh.tclass), (64, 0));
-        assert_eq!(
-            usize::from(grh.payload_len),
-            frame.packet_with_icrc.len() + 8
-        );
+        assert_eq!(usize::from(grh.payload_len), frame.packet_with_icrc.len() + 8);
     }
 }

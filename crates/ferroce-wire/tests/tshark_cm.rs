@@ -6,13 +6,10 @@ use common::tshark::{number, tshark};
 use common::{flow_v4, packet, seal};
 use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::cm::{
-    AdditionalInfo, Answered, Apr, AprStatus, CmMad, CmMessage, Drep, Dreq, IpCmHeader, Lap, Mra,
-    Path, PortSpace, PrivateData, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
-    SidrStatus, TransportService,
+    AdditionalInfo, Answered, Apr, AprStatus, CmMad, CmMessage, Drep, Dreq, IpCmHeader, Lap, Mra, Path, PortSpace,
+    PrivateData, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, TransportService,
 };
-use ferroce_wire::{
-    Bth, Deth, Ext, FrameMeta, GSI_QKEY, GSI_QPN, Headers, MAD_LEN, Opcode, ethernet_frame,
-};
+use ferroce_wire::{Bth, Deth, Ext, FrameMeta, GSI_QKEY, GSI_QPN, Headers, MAD_LEN, Opcode, ethernet_frame};
 
 const PATH: Path = Path {
     local_lid: 0xffff,
@@ -29,10 +26,7 @@ const PATH: Path = Path {
 };
 
 fn req() -> Req {
-    let ip_cm = IpCmHeader {
-        ip: flow_v4().ip,
-        src_port: 0xe791,
-    };
+    let ip_cm = IpCmHeader { ip: flow_v4().ip, src_port: 0xe791 };
     Req {
         local_comm_id: 0x0102_0304,
         vendor_id: 0,
@@ -107,32 +101,10 @@ fn messages() -> Vec<CmMessage> {
         }
         .into(),
         rep().into(),
-        Rtu {
-            local_comm_id,
-            remote_comm_id,
-            private_data: PrivateData::default(),
-        }
-        .into(),
-        Dreq {
-            local_comm_id,
-            remote_comm_id,
-            remote_qpn: 0x31_3233,
-            private_data: PrivateData::default(),
-        }
-        .into(),
-        Drep {
-            local_comm_id,
-            remote_comm_id,
-            private_data: PrivateData::default(),
-        }
-        .into(),
-        SidrReq {
-            request_id: local_comm_id,
-            pkey: 0x8001,
-            service_id,
-            private_data: PrivateData::default(),
-        }
-        .into(),
+        Rtu { local_comm_id, remote_comm_id, private_data: PrivateData::default() }.into(),
+        Dreq { local_comm_id, remote_comm_id, remote_qpn: 0x31_3233, private_data: PrivateData::default() }.into(),
+        Drep { local_comm_id, remote_comm_id, private_data: PrivateData::default() }.into(),
+        SidrReq { request_id: local_comm_id, pkey: 0x8001, service_id, private_data: PrivateData::default() }.into(),
         SidrRep {
             request_id: local_comm_id,
             status: SidrStatus::NoQp,
@@ -167,32 +139,14 @@ fn messages() -> Vec<CmMessage> {
 /// A capture of `messages` between two ports.
 fn capture(messages: &[CmMessage]) -> Vec<u8> {
     let flow = flow_v4();
-    let meta = FrameMeta {
-        src_mac: [2, 0, 0, 0, 0, 1],
-        dst_mac: [2, 0, 0, 0, 0, 2],
-        ttl: 64,
-        tos: 0,
-        ip_id: 0,
-    };
+    let meta = FrameMeta { src_mac: [2, 0, 0, 0, 0, 1], dst_mac: [2, 0, 0, 0, 0, 2], ttl: 64, tos: 0, ip_id: 0 };
     let mut file = pcap_header().to_vec();
     for (&message, tid) in messages.iter().zip(1..) {
         let mut mad = [0; MAD_LEN];
-        CmMad {
-            tid,
-            ece_options: 0,
-            message,
-        }
-        .emit(&mut mad);
+        CmMad { tid, ece_options: 0, message }.emit(&mut mad);
         let headers = Headers {
-            bth: Bth {
-                opcode: Opcode::UdSendOnly,
-                dest_qpn: GSI_QPN,
-                ..Bth::default()
-            },
-            ext: Ext::Deth(Deth {
-                qkey: GSI_QKEY,
-                src_qpn: GSI_QPN,
-            }),
+            bth: Bth { opcode: Opcode::UdSendOnly, dest_qpn: GSI_QPN, ..Bth::default() },
+            ext: Ext::Deth(Deth { qkey: GSI_QKEY, src_qpn: GSI_QPN }),
         };
         let sealed = seal(&flow, meta.ip_id, &packet(&headers, &mad));
         let mut frame = Vec::new();
@@ -206,17 +160,11 @@ fn capture(messages: &[CmMessage]) -> Vec<u8> {
 #[test]
 fn tshark_knows_every_message() {
     let messages = messages();
-    let fields = [
-        "_ws.malformed",
-        "_ws.expert.message",
-        "infiniband.mad.attributeid",
-    ];
+    let fields = ["_ws.malformed", "_ws.expert.message", "infiniband.mad.attributeid"];
     let lines = tshark(&capture(&messages), &fields);
     assert_eq!(lines.len(), messages.len());
     for (line, message) in lines.iter().zip(&messages) {
-        let attribute = line
-            .strip_prefix("\t\t")
-            .unwrap_or_else(|| panic!("{line:?}"));
+        let attribute = line.strip_prefix("\t\t").unwrap_or_else(|| panic!("{line:?}"));
         assert_eq!(number(attribute, false), Some(message.attr_id().into()));
     }
     let attributes: Vec<u16> = messages.iter().map(CmMessage::attr_id).collect();
@@ -308,10 +256,7 @@ fn tshark_reads_the_short_ones() {
         ("infiniband.cm.rej.reason", 10),
     ];
     compare(of(0x12), &rej);
-    let rtu = [
-        ("infiniband.cm.rtu.localcommid", 0x0102_0304),
-        ("infiniband.cm.rtu.remotecommid", 0x0506_0708),
-    ];
+    let rtu = [("infiniband.cm.rtu.localcommid", 0x0102_0304), ("infiniband.cm.rtu.remotecommid", 0x0506_0708)];
     compare(of(0x14), &rtu);
     let dreq = [
         ("infiniband.cm.dreq.localcommid", 0x0102_0304),
@@ -319,9 +264,6 @@ fn tshark_reads_the_short_ones() {
         ("infiniband.cm.req.remoteqpneecn", 0x31_3233),
     ];
     compare(of(0x15), &dreq);
-    let drep = [
-        ("infiniband.cm.drsp.localcommid", 0x0102_0304),
-        ("infiniband.cm.drsp.remotecommid", 0x0506_0708),
-    ];
+    let drep = [("infiniband.cm.drsp.localcommid", 0x0102_0304), ("infiniband.cm.drsp.remotecommid", 0x0506_0708)];
     compare(of(0x16), &drep);
 }

@@ -47,11 +47,7 @@ pub struct Drep {
 
 impl Drep {
     pub(super) fn parse(b: Reader<'_>) -> Self {
-        Self {
-            local_comm_id: b.u32(0),
-            remote_comm_id: b.u32(4),
-            private_data: PrivateData(b.bytes(8)),
-        }
+        Self { local_comm_id: b.u32(0), remote_comm_id: b.u32(4), private_data: PrivateData(b.bytes(8)) }
     }
 
     pub(super) fn emit(&self, b: &mut Writer<'_>) {

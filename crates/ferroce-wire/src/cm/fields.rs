@@ -9,9 +9,7 @@ pub(super) struct Reader<'a>(pub(super) &'a [u8; MAD_DATA_LEN]);
 
 impl Reader<'_> {
     pub(super) fn bytes<const N: usize>(self, at: usize) -> [u8; N] {
-        *self.0[at..]
-            .first_chunk()
-            .expect("offsets are constants within the message")
+        *self.0[at..].first_chunk().expect("offsets are constants within the message")
     }
 
     pub(super) fn u8(self, at: usize) -> u8 {

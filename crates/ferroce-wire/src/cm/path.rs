@@ -48,21 +48,13 @@ pub(super) struct Layout {
 impl Layout {
     /// As in a REQ, at `at`: the rate shares the word of the flow label.
     pub(super) const fn req(at: usize) -> Self {
-        let tail = Tail {
-            packet_rate: 3,
-            traffic_class: 4,
-            hop_limit: 5,
-        };
+        let tail = Tail { packet_rate: 3, traffic_class: 4, hop_limit: 5 };
         Self { at, tail }
     }
 
     /// As in a LAP, at `at`: the traffic class shares the word of the flow label.
     pub(super) const fn lap(at: usize) -> Self {
-        let tail = Tail {
-            packet_rate: 5,
-            traffic_class: 3,
-            hop_limit: 4,
-        };
+        let tail = Tail { packet_rate: 5, traffic_class: 3, hop_limit: 4 };
         Self { at, tail }
     }
 }

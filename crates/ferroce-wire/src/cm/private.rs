@@ -4,9 +4,7 @@ use core::fmt;
 
 /// The user gave more private data than a message holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error(
-    "{len} bytes of private data exceed the {max} that this message holds: send the rest over the connection"
-)]
+#[error("{len} bytes of private data exceed the {max} that this message holds: send the rest over the connection")]
 pub struct TooMuchPrivateData {
     /// Bytes that were given.
     pub len: usize,
@@ -33,10 +31,7 @@ impl<const N: usize> PrivateData<N> {
     pub fn new(data: &[u8]) -> Result<Self, TooMuchPrivateData> {
         let mut field = [0; N];
         let len = data.len();
-        field
-            .get_mut(..len)
-            .ok_or(TooMuchPrivateData { len, max: N })?
-            .copy_from_slice(data);
+        field.get_mut(..len).ok_or(TooMuchPrivateData { len, max: N })?.copy_from_slice(data);
         Ok(Self(field))
     }
 
@@ -78,10 +73,7 @@ impl AdditionalInfo {
     pub const MAX: usize = 72;
 
     /// None.
-    pub const EMPTY: Self = Self {
-        len: 0,
-        bytes: [0; Self::MAX],
-    };
+    pub const EMPTY: Self = Self { len: 0, bytes: [0; Self::MAX] };
 
     /// The first [`MAX`](Self::MAX) bytes of `info`.
     #[must_use]
@@ -89,10 +81,7 @@ impl AdditionalInfo {
         let mut bytes = [0; Self::MAX];
         let len = info.len().min(Self::MAX);
         bytes[..len].copy_from_slice(&info[..len]);
-        Self {
-            len: len as u8,
-            bytes,
-        }
+        Self { len: len as u8, bytes }
     }
 
     /// The bytes.

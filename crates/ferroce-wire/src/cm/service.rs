@@ -83,23 +83,12 @@ impl IpCmHeader {
         if header[0] != 0 {
             return Err(IpCmError::Version(header[0]));
         }
-        let address = |at: usize| -> [u8; 16] {
-            *header[at..]
-                .first_chunk()
-                .expect("two addresses end the header")
-        };
-        let v4 =
-            |address: [u8; 16]| -> [u8; 4] { *address.last_chunk().expect("16 bytes end in 4") };
+        let address = |at: usize| -> [u8; 16] { *header[at..].first_chunk().expect("two addresses end the header") };
+        let v4 = |address: [u8; 16]| -> [u8; 4] { *address.last_chunk().expect("16 bytes end in 4") };
         let (src, dst) = (address(4), address(20));
         let ip = match header[1] >> 4 {
-            4 => IpPair::V4 {
-                src: v4(src).into(),
-                dst: v4(dst).into(),
-            },
-            6 => IpPair::V6 {
-                src: src.into(),
-                dst: dst.into(),
-            },
+            4 => IpPair::V4 { src: v4(src).into(), dst: v4(dst).into() },
+            6 => IpPair::V6 { src: src.into(), dst: dst.into() },
             version => return Err(IpCmError::IpVersion(version)),
         };
         let src_port = u16::from_be_bytes([header[2], header[3]]);

@@ -42,18 +42,8 @@ fn frame(bytes: &[u8]) -> Frame {
     };
     Frame {
         bytes: bytes.to_vec(),
-        flow: Flow {
-            ip,
-            src_port: word(bytes, udp),
-            dst_port: word(bytes, udp + 2),
-        },
-        meta: FrameMeta {
-            src_mac: array(bytes, 6),
-            dst_mac: array(bytes, 0),
-            ttl,
-            tos,
-            ip_id,
-        },
+        flow: Flow { ip, src_port: word(bytes, udp), dst_port: word(bytes, udp + 2) },
+        meta: FrameMeta { src_mac: array(bytes, 6), dst_mac: array(bytes, 0), ttl, tos, ip_id },
         grh,
         packet_with_icrc: bytes[udp + 8..].to_vec(),
     }

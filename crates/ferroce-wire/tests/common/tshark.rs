@@ -17,9 +17,7 @@ pub fn tshark(file: &[u8], fields: &[&str]) -> Vec<String> {
     for field in fields {
         command.args(["-e", field]);
     }
-    let out = command
-        .output()
-        .unwrap_or_else(|e| panic!("tshark does not run ({e}): install the package `tshark`"));
+    let out = command.output().unwrap_or_else(|e| panic!("tshark does not run ({e}): install the package `tshark`"));
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "tshark: {stderr}");
     let stdout = String::from_utf8(out.stdout).expect("tshark prints UTF-8");
