@@ -25,9 +25,12 @@
 //! path MTU. Nothing of that is an error of a call; it is counted and reported in [`SendReport`] and
 //! [`UdpCounters`], and the protocol above retransmits. No call blocks.
 
+#![deny(unsafe_code)]
+
 mod cmsg;
 mod counters;
 mod error;
+mod held;
 mod name;
 mod open;
 mod rx;

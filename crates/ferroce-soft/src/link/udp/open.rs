@@ -15,6 +15,8 @@ use super::error::UdpOpenError;
 use super::name::{Family, is_wildcard};
 use super::sys;
 use super::tx::{TxShared, UdpTx};
+use crate::link::capture::Capture;
+use crate::link::fault::FaultPlan;
 
 /// How to open a [`UdpPort`].
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub struct UdpConfig {
     /// Bytes of socket buffer to ask for in each direction. The kernel grants no more than
     /// `net.core.rmem_max` and `wmem_max`.
     pub socket_buffer: usize,
+    /// Faults to inject on the sending side.
+    pub faults: Option<FaultPlan>,
+    /// Where to record all packets, sent and received, good and bad.
+    pub capture: Option<Capture>,
 }
 
 impl Default for UdpConfig {
@@ -43,6 +49,8 @@ impl Default for UdpConfig {
             gso: true,
             gro: true,
             socket_buffer: 16 << 20,
+            faults: None,
+            capture: None,
         }
     }
 }
@@ -64,6 +72,7 @@ pub(super) struct Shared {
     pub(super) port: u16,
     pub(super) counters: UdpCounters,
     pub(super) tx: TxShared,
+    pub(super) capture: Option<Capture>,
 }
 
 impl Shared {
@@ -99,6 +108,7 @@ impl UdpPort {
                 port,
                 counters: UdpCounters::default(),
                 tx: TxShared::new(config),
+                capture: config.capture.clone(),
             }),
         })
     }

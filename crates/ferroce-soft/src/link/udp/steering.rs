@@ -33,7 +33,7 @@ const PROBE: u8 = 0xff;
 /// A probe is shorter than any packet: mark, index, nonce.
 const PROBE_LEN: usize = 1 + 2 + 8;
 /// Where the top byte of the destination QPN is in a BTH (IBTA 9.2).
-const SLOT_OFFSET: u32 = 5;
+pub(super) const SLOT_OFFSET: usize = 5;
 /// Which index no socket has.
 const NO_SOCKET: u32 = u32::MAX;
 
@@ -90,7 +90,7 @@ pub fn steering_program(table: &[(u8, u16)]) -> Vec<sock_filter> {
         op(BPF_LD | BPF_H | BPF_ABS, 1),
         // "Return the accumulator": BPF_A is 0x10 (include/uapi/linux/filter.h).
         op(BPF_RET | 0x10, 0),
-        op(BPF_LD | BPF_B | BPF_ABS, SLOT_OFFSET),
+        op(BPF_LD | BPF_B | BPF_ABS, SLOT_OFFSET as u32),
     ];
     search(&mut program, &entries);
     program

@@ -4,15 +4,20 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 use ferroce_wire::{BTH_LEN, Flow, ICRC_LEN, IpPair, icrc};
 
 use super::cmsg::Control;
 use super::counters::UdpStatistics;
+use super::held::{Fate, Faults};
 use super::name::SockName;
 use super::open::{Shared, UdpConfig};
+use super::steering::SLOT_OFFSET;
 use super::sys::{self, MAX_MESSAGES, Outgoing};
+use crate::link::capture::{CaptureMeta, Direction};
+use crate::link::fault::BitFlip;
 
 /// Most packets that one batch of segmentation offload holds (`UDP_MAX_SEGMENTS` of `include/linux/udp.h`; 128
 /// in newer kernels).
@@ -85,6 +90,7 @@ pub(super) struct TxShared {
     gso: bool,
     /// Destinations, hashed to 64 classes, where a device cannot segment. A bit is set once and never cleared.
     no_gso: AtomicU64,
+    faults: Option<Faults>,
 }
 
 impl TxShared {
@@ -93,6 +99,7 @@ impl TxShared {
             pool: ArrayQueue::new(POOL),
             gso: config.gso,
             no_gso: AtomicU64::new(0),
+            faults: config.faults.clone().map(Faults::new),
         }
     }
 
@@ -210,15 +217,24 @@ impl TxBatch {
         let Some((dst, len)) = self.reserved.take() else {
             return;
         };
+        if self.shared.tx.faults.is_some() {
+            self.commit_with_faults(&dst, len);
+        } else {
+            self.append(&dst, len, None);
+        }
+    }
+
+    /// Adds the `len` bytes at the end of the arena, which are a packet from BTH to pad, to the last group or a new one.
+    fn append(&mut self, dst: &UdpDst, len: usize, corrupt: Option<BitFlip>) {
         let Some(ip) = IpPair::new(dst.local, dst.remote.ip()) else {
             self.lose(1, libc::EAFNOSUPPORT);
             return;
         };
         let buffer = self.buffer.as_deref_mut().expect("there until the drop");
         let total = len + ICRC_LEN;
-        let slot = buffer.arena[self.used + 5];
+        let slot = buffer.arena[self.used + SLOT_OFFSET];
         let joins = buffer.groups.last().is_some_and(|group| {
-            group.open && total <= group.segment && group.slot == slot && group.dst == dst
+            group.open && total <= group.segment && group.slot == slot && group.dst == *dst
         });
         if !joins {
             let flow = Flow {
@@ -229,11 +245,11 @@ impl TxBatch {
             let ttl = if dst.ttl == DEFAULT_TTL { 0 } else { dst.ttl };
             let family = self.shared.family;
             buffer.groups.push(Group {
-                dst,
+                dst: *dst,
                 slot,
                 flow,
                 name: SockName::encode(family, &dst.remote),
-                control: Control::for_packet(family, dst.local, scope(&dst), dst.tos, ttl),
+                control: Control::for_packet(family, dst.local, scope(dst), dst.tos, ttl),
                 start: self.used,
                 len: 0,
                 segment: total,
@@ -243,8 +259,21 @@ impl TxBatch {
         }
         let group = buffer.groups.last_mut().expect("joined or pushed");
         // The kernel numbers the segments of a batch from 0 in the IPv4 identification.
+        let id = group.count as u16;
         let packet = &mut buffer.arena[self.used..self.used + total];
-        seal(&group.flow, group.count as u16, packet);
+        seal(&group.flow, id, packet);
+        if let Some(flip) = corrupt {
+            flip.apply(packet);
+        }
+        if let Some(capture) = &self.shared.capture {
+            let meta = CaptureMeta {
+                direction: Direction::Tx,
+                tos: dst.tos,
+                ttl: if dst.ttl == 0 { DEFAULT_TTL } else { dst.ttl },
+                ip_id: id,
+            };
+            capture.record(&group.flow, &meta, packet);
+        }
         group.count += 1;
         group.len += total;
         self.used += total;
@@ -255,8 +284,48 @@ impl TxBatch {
         }
     }
 
+    #[cold]
+    fn commit_with_faults(&mut self, dst: &UdpDst, len: usize) {
+        let Some(faults) = &self.shared.tx.faults else {
+            return;
+        };
+        let buffer = self.buffer.as_deref().expect("there until the drop");
+        let packet = &buffer.arena[self.used..self.used + len];
+        match faults.decide(dst, packet) {
+            Fate::Lost => self.statistics.injected_losses += 1,
+            Fate::Held => {}
+            Fate::Send(copies, corrupt) => {
+                let packet = packet.to_vec();
+                for copy in 0..copies {
+                    self.append_bytes(dst, &packet, corrupt.filter(|_| copy == 0));
+                }
+            }
+        }
+    }
+
+    fn append_bytes(&mut self, dst: &UdpDst, packet: &[u8], corrupt: Option<BitFlip>) {
+        self.reserve(dst, packet.len()).copy_from_slice(packet);
+        self.reserved = None;
+        self.append(dst, packet.len(), corrupt);
+    }
+
+    /// Adds the packets that an injected delay held back and that are due now, and says when the next one will be: then, at the
+    /// latest, this wants to be called again, and after it [`flush`](Self::flush). `None`: none is held, or no faults were
+    /// asked for.
+    pub fn release_held(&mut self) -> Option<Instant> {
+        loop {
+            match self.shared.tx.faults.as_ref()?.due() {
+                Ok(held) => self.append_bytes(&held.dst, &held.bytes, held.corrupt),
+                Err(next) => return next,
+            }
+        }
+    }
+
     /// Sends all that was committed and says what became of everything since the last report. Does not block.
     pub fn flush(&mut self) -> SendReport {
+        if self.shared.tx.faults.is_some() {
+            self.release_held();
+        }
         self.transmit();
         std::mem::take(&mut self.report)
     }
@@ -320,8 +389,8 @@ impl TxBatch {
             self.lose(group.count, refusal);
             return;
         }
-        for packet in bytes.chunks_mut(group.segment) {
-            seal(&group.flow, 0, packet);
+        for (i, packet) in bytes.chunks_mut(group.segment).enumerate() {
+            renumber(&group.flow, i as u16, 0, packet);
         }
         // Without the segment size, which was pushed last.
         let mut control = group.control.clone();
@@ -439,6 +508,14 @@ impl Group {
 fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     if let Some((packet, crc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
         *crc = icrc(flow, ip_id, packet).to_le_bytes();
+    }
+}
+
+/// Changes an ICRC for one identification into that for another. A wrong one stays wrong.
+fn renumber(flow: &Flow, from: u16, to: u16, packet: &mut [u8]) {
+    if let Some((packet, crc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        let change = icrc(flow, from, packet) ^ icrc(flow, to, packet);
+        *crc = (u32::from_le_bytes(*crc) ^ change).to_le_bytes();
     }
 }
 
