@@ -93,7 +93,7 @@ impl UdpPort {
             Some(IpAddr::V6(_)) => (bind(config, Family::V6)?, Family::V6),
             None => match bind(config, Family::V6) {
                 Ok(socket) => (socket, Family::V6),
-                Err(e) if e.no_such_family() => (bind(config, Family::V4)?, Family::V4),
+                Err(e) if e.lacks_family() => (bind(config, Family::V4)?, Family::V4),
                 Err(e) => return Err(e),
             },
         };
@@ -179,11 +179,11 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
         Type::DGRAM.nonblocking().cloexec(),
         Some(Protocol::UDP),
     )
-    .map_err(UdpOpenError::socket)?;
+    .map_err(|e| UdpOpenError::new(addr, e))?;
     set_options(config, family, is_wildcard(addr.ip()), &socket)?;
     match socket.bind(&addr.into()) {
         Ok(()) => Ok(socket),
-        Err(e) => Err(UdpOpenError::bind(addr, e)),
+        Err(e) => Err(UdpOpenError::new(addr, e)),
     }
 }
 
