@@ -221,10 +221,11 @@ impl Shared {
         let mut sink = self.sink.lock();
         let Sink { out, spare, failed } = &mut *sink;
         std::mem::swap(spare, &mut self.buffer.lock().bytes);
-        if failed.is_none() && !spare.is_empty() {
-            if let Err(e) = out.write_all(spare).and_then(|()| out.flush()) {
-                *failed = Some((e.kind(), e.to_string()));
-            }
+        if failed.is_none()
+            && !spare.is_empty()
+            && let Err(e) = out.write_all(spare).and_then(|()| out.flush())
+        {
+            *failed = Some((e.kind(), e.to_string()));
         }
         spare.clear();
         match failed {

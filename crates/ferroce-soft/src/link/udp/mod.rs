@@ -31,6 +31,7 @@ mod cmsg;
 mod counters;
 mod error;
 mod held;
+mod multicast;
 mod name;
 mod open;
 mod owner;

@@ -14,7 +14,7 @@ use super::counters::UdpCounters;
 use super::error::UdpOpenError;
 use super::name::{Family, is_wildcard};
 use super::sys;
-use super::tx::{TxShared, UdpTx};
+use super::tx::{DEFAULT_TTL, TxShared, UdpTx};
 use crate::link::capture::Capture;
 use crate::link::fault::FaultPlan;
 
@@ -172,7 +172,17 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
+    let mut addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
+    if config.port == 0 && config.reuse_port {
+        // Asked for any port, the kernel is free to give one that another sharing socket has. So ask without sharing first.
+        let alone = UdpConfig {
+            reuse_port: false,
+            ..config.clone()
+        };
+        let found = bind(&alone, family)?.local_addr();
+        let found = found.map_err(|e| UdpOpenError::new(addr, e))?;
+        addr.set_port(found.as_socket().map_or(0, |found| found.port()));
+    }
     let domain = Domain::for_address(addr);
     let socket = Socket::new(
         domain,
@@ -242,11 +252,14 @@ fn set_options(
     if config.gro {
         let _ = set("UDP_GRO", libc::SOL_UDP, UDP_GRO, 1);
     }
+    // Only the groups that this socket joined; and as many hops as any other packet, not the one that is usual.
     if ipv6 {
         let _ = socket.set_multicast_all_v6(false);
+        let _ = socket.set_multicast_hops_v6(u32::from(DEFAULT_TTL));
     }
     if !ipv6 || wildcard {
         let _ = socket.set_multicast_all_v4(false);
+        let _ = socket.set_multicast_ttl_v4(u32::from(DEFAULT_TTL));
     }
     let _ = socket.set_recv_buffer_size(config.socket_buffer);
     let _ = socket.set_send_buffer_size(config.socket_buffer);

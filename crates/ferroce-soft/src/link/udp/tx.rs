@@ -35,13 +35,14 @@ const ARENA: usize = 2 * 0x1_0000;
 /// Buffers that are kept for reuse; one for each thread that sends at a time is what is needed.
 const POOL: usize = 32;
 
-/// Socket default of time to live and hop limit.
-const DEFAULT_TTL: u8 = 64;
+/// Time to live and hop limit that the socket gives by itself.
+pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// Where a packet goes, and from where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpDst {
-    /// Address and port of the peer. A link-local IPv6 address needs its scope.
+    /// Address and port of the peer or multicast group. A link-local IPv6 address and an IPv6 group need their scope, the
+    /// index of the interface; to an IPv4 group the interface of `local` leads.
     pub remote: SocketAddr,
     /// Source address, one of this host and of the peer's family. It is never "any", since the ICRC covers it.
     pub local: IpAddr,
@@ -529,4 +530,89 @@ fn scope(dst: &UdpDst) -> u32 {
 
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::udp::{Received, RxBuffers, UdpPort};
+
+    /// A packet for slot 0.
+    fn numbered(i: u8, len: usize) -> Vec<u8> {
+        let mut packet = vec![i; len];
+        packet[SLOT_OFFSET] = 0;
+        packet
+    }
+
+    /// Three packets that the kernel "refused" as one batch with `refusal`.
+    fn refused(refusal: i32) -> (SendReport, UdpStatistics, Vec<Vec<u8>>, UdpPort) {
+        let config = UdpConfig {
+            port: 0,
+            ..UdpConfig::default()
+        };
+        let (a, b) = (
+            UdpPort::open(&config).expect("open"),
+            UdpPort::open(&config).expect("open"),
+        );
+        let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        let dst = UdpDst {
+            remote: SocketAddr::new(ip, b.local_port()),
+            local: ip,
+            tos: 0,
+            ttl: 0,
+        };
+        let mut batch = a.sender().batch();
+        let add = |batch: &mut TxBatch, i, len| {
+            batch.reserve(&dst, len).copy_from_slice(&numbered(i, len));
+            batch.commit();
+        };
+        for (i, len) in [(0, 24), (1, 24), (2, 20)] {
+            add(&mut batch, i, len);
+        }
+        let mut buffer = batch.buffer.take().expect("a buffer");
+        let mut group = buffer.groups.pop().expect("a group");
+        group.control.push_segment(group.segment as u16);
+        batch.send_singly(&group, &mut buffer.arena[..group.len], refusal);
+        batch.used = 0;
+        batch.buffer = Some(buffer);
+        // From now on without batches, if the kernel was to blame for the refusal.
+        for i in 3..5 {
+            add(&mut batch, i, 24);
+        }
+        let report = batch.flush();
+        let (mut got, mut bufs) = (Vec::new(), RxBuffers::default());
+        while b
+            .recv(&mut bufs, 16, &mut |received| {
+                if let Received::Packet { packet, .. } = received {
+                    got.push(packet.to_vec());
+                }
+            })
+            .expect("recv")
+            != 0
+        {}
+        (report, a.counters().read(), got, b)
+    }
+
+    #[test]
+    fn a_batch_that_a_device_cannot_cut_goes_packet_by_packet() {
+        let (report, statistics, got, b) = refused(libc::EIO);
+        assert_eq!((report.sent, report.lost()), (5, 0));
+        assert_eq!(statistics.gso_fallbacks, 1);
+        let expected = [(0, 24), (1, 24), (2, 20), (3, 24), (4, 24)];
+        assert_eq!(got, expected.map(|(i, len)| numbered(i, len)));
+        // Each with the identification 0, and the last two no longer as a batch.
+        let statistics = b.counters().read();
+        assert_eq!(
+            (statistics.rcvd_datagrams, statistics.rcvd_foreign_ip_id),
+            (5, 0)
+        );
+    }
+
+    #[test]
+    fn a_batch_without_a_way_is_lost() {
+        let (report, statistics, got, b) = refused(libc::ENETUNREACH);
+        assert_eq!((report.sent, report.unreachable), (2, 3));
+        assert_eq!(statistics.gso_fallbacks, 0);
+        assert_eq!((got.len(), b.counters().read().rcvd_datagrams), (2, 1));
+    }
 }
