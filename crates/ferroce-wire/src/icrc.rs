@@ -156,8 +156,7 @@ fn solve(difference: u32, id_hint: u16, packet_len: usize) -> IcrcCheck {
     }
     let behind = BETWEEN_FRAGMENT_AND_PACKET + packet_len;
     // 4 more for the 32 bits of the CRC itself; MAX_PACKET keeps the sum within 16 bits.
-    let [id_hi, id_lo, fragment @ ..] =
-        gf2::unshift_bytes(difference, (behind + 4) as u16).to_le_bytes();
+    let [id_hi, id_lo, fragment @ ..] = gf2::unshift_bytes(difference, (behind + 4) as u16).to_le_bytes();
     if fragment == [0, 0] || fragment == DF {
         IcrcCheck::OkWithId(id_hint ^ u16::from_be_bytes([id_hi, id_lo]))
     } else {
