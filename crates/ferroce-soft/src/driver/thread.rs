@@ -97,7 +97,7 @@ impl Driver {
         self.arm_udp();
         let now = self.port.refresh_now();
         let mut until = now + HOUSEKEEPING.as_nanos() as u64;
-        if self.engine.has_ready() {
+        if self.engine.has_ready() || self.port.shm_faults.is_some() {
             until = now + LINK_PATIENCE.as_nanos() as u64;
         }
         for deadline in [self.engine.next_deadline(), self.steering.deadline()].into_iter().flatten() {

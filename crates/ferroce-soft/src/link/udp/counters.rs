@@ -68,6 +68,8 @@ counters! {
     tx_unreachable,
     /// Packets lost for another reason.
     tx_other_errors,
+    /// Packets lost because the [`FaultPlan`](crate::link::fault::FaultPlan) says so.
+    injected_losses,
     /// Batches that a device could not segment and that went packet by packet.
     gso_fallbacks,
 }

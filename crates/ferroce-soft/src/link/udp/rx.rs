@@ -10,6 +10,8 @@ use super::counters::UdpStatistics;
 use super::open::UdpPort;
 use super::steering;
 use super::sys::{self, Incoming, MAX_MESSAGES};
+use super::tx::MAX_SEGMENTS;
+use crate::link::capture::{Capture, CaptureMeta, Direction};
 
 /// Something that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +119,7 @@ impl UdpPort {
             port: self.shared.port,
             statistics: UdpStatistics { rcvd_calls: 1, rcvd_datagrams: datagrams as u64, ..UdpStatistics::default() },
             seen: 0,
+            capture: self.shared.capture.as_ref(),
             f,
         };
         for (slot, part) in bufs.slots.iter().zip(bufs.storage.chunks_exact(STRIDE)).take(datagrams) {
@@ -131,6 +134,7 @@ struct Pass<'f> {
     port: u16,
     statistics: UdpStatistics,
     seen: usize,
+    capture: Option<&'f Capture>,
     f: &'f mut dyn FnMut(Received<'_>),
 }
 
@@ -169,10 +173,20 @@ impl Pass<'_> {
             }
             return;
         }
-        match check_icrc(flow, i, bytes) {
+        let check = check_icrc(flow, i, bytes);
+        if let Some(capture) = self.capture {
+            let meta = CaptureMeta {
+                direction: Direction::Rx,
+                tos: info.tos,
+                ttl: info.ttl,
+                ip_id: if let IcrcCheck::OkWithId(id) = check { id } else { i },
+            };
+            capture.record(flow, &meta, bytes);
+        }
+        match check {
             IcrcCheck::Ok => {}
             // What our own peers send if GRO or its absence regroups their packets.
-            IcrcCheck::OkWithId(id) if usize::from(id) < super::tx::MAX_SEGMENTS => {}
+            IcrcCheck::OkWithId(id) if usize::from(id) < MAX_SEGMENTS => {}
             IcrcCheck::OkWithId(_) => self.statistics.rcvd_foreign_ip_id += 1,
             IcrcCheck::Bad => {
                 self.statistics.rx_icrc_encapsulated += 1;
