@@ -6,15 +6,8 @@ use crate::{CaseResult, Env, Failure};
 use ferroce_verbs::{Ah, QpAttr, QpState, QpType, SendWr, Sge, UdDest, WcStatus};
 
 /// All states, in the order in which they are numbered.
-pub(super) const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::Rtr,
-    QpState::Rts,
-    QpState::Sqd,
-    QpState::Sqe,
-    QpState::Err,
-];
+pub(super) const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
 /// All services.
 pub(super) const SERVICES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
