@@ -1,2 +1,3 @@
 //! ferroce-soft
+pub mod addr;
 pub mod link;
