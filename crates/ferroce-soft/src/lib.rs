@@ -5,6 +5,8 @@ mod device;
 mod driver;
 mod engine;
 pub mod host;
+//! ferroce-soft
+pub mod addr;
 pub mod link;
 mod objects;
 
