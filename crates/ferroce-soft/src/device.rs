@@ -1,4 +1,5 @@
 use crate::SoftConfig;
+use crate::objects::SoftContext;
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Context, DeviceInfo, Error, Result};
 
@@ -24,7 +25,7 @@ impl Device for SoftDevice {
     }
 
     fn open(&self) -> Result<Context> {
-        let _ = &self.config;
-        Err(Error::Unsupported { what: "opening", by: Self::NAME })
+        let context = SoftContext::open(self.info(), &self.config).map_err(|error| Error::Device(Box::new(error)))?;
+        Ok(Context::from_ops(context))
     }
 }

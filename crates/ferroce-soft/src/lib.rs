@@ -2,6 +2,11 @@
 
 mod config;
 mod device;
+mod driver;
+mod engine;
+pub mod host;
+pub mod link;
+mod objects;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;

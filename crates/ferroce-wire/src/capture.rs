@@ -1,11 +1,14 @@
-//! Captures: complete Ethernet frames around RoCEv2 packets, and the pcap file format to keep them in.
+//! Captures: complete Ethernet frames around RoCEv2 packets, and the pcap file format to keep them
+//! in.
 //!
-//! These functions build bytes; writing them to a file is the caller's. Wireshark and tshark read the result.
+//! These functions build bytes; writing them to a file is the caller's. Wireshark and tshark read
+//! the result.
 
 use crate::checksum;
 use crate::flow::{Flow, IpPair};
 
-/// What a frame needs beyond the flow: the link addresses and the IP fields that routers may change.
+/// What a frame needs beyond the flow: the link addresses and the IP fields that routers may
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameMeta {
     /// Sender's link address.
@@ -23,12 +26,12 @@ pub struct FrameMeta {
 const UDP_LEN: usize = 8;
 const UDP_PROTOCOL: u8 = 17;
 
-/// Appends to `out` the Ethernet frame (without preamble and frame check sequence) that carries `packet_with_icrc`
-/// (BTH up to and including the ICRC).
+/// Appends to `out` the Ethernet frame (without preamble and frame check sequence) that carries
+/// `packet_with_icrc` (BTH up to and including the ICRC).
 ///
-/// IPv4 has "don't fragment" set, a right header checksum and, as RoCEv2 senders do it, no UDP checksum; IPv6 has a UDP
-/// checksum, which it requires, and flow label 0. Lengths of a packet longer than a datagram can be are taken
-/// modulo 2^16. Allocates only if `out` has to grow.
+/// IPv4 has "don't fragment" set, a right header checksum and, as RoCEv2 senders do it, no UDP
+/// checksum; IPv6 has a UDP checksum, which it requires, and flow label 0. Lengths of a packet
+/// longer than a datagram can be are taken modulo 2^16. Allocates only if `out` has to grow.
 pub fn ethernet_frame(flow: &Flow, meta: &FrameMeta, packet_with_icrc: &[u8], out: &mut Vec<u8>) {
     let udp_len = (UDP_LEN + packet_with_icrc.len()) as u16;
     out.reserve(14 + 40 + UDP_LEN + packet_with_icrc.len());
@@ -91,14 +94,7 @@ pub fn pcap_header() -> [u8; PCAP_HEADER_LEN] {
     const LINKTYPE_ETHERNET: u32 = 1;
     let mut out = [0; PCAP_HEADER_LEN];
     // Time zone and accuracy, the two words between, are zero in practice.
-    let words = [
-        NANOSECOND_MAGIC,
-        VERSION_2_4,
-        0,
-        0,
-        SNAP_LEN,
-        LINKTYPE_ETHERNET,
-    ];
+    let words = [NANOSECOND_MAGIC, VERSION_2_4, 0, 0, SNAP_LEN, LINKTYPE_ETHERNET];
     for (field, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
         *field = word.to_le_bytes();
     }
@@ -107,17 +103,13 @@ pub fn pcap_header() -> [u8; PCAP_HEADER_LEN] {
 
 /// The header of one record, to be followed by the `frame_len` bytes of the frame.
 ///
-/// `time_ns` is the time of capture in nanoseconds since the Unix epoch; the format ends in the year 2106.
+/// `time_ns` is the time of capture in nanoseconds since the Unix epoch; the format ends in the
+/// year 2106.
 #[must_use]
 pub fn pcap_record(time_ns: u64, frame_len: usize) -> [u8; PCAP_RECORD_LEN] {
     const SECOND: u64 = 1_000_000_000;
     let len = u32::try_from(frame_len).unwrap_or(u32::MAX);
-    let words = [
-        (time_ns / SECOND) as u32,
-        (time_ns % SECOND) as u32,
-        len,
-        len,
-    ];
+    let words = [(time_ns / SECOND) as u32, (time_ns % SECOND) as u32, len, len];
     let mut out = [0; PCAP_RECORD_LEN];
     for (field, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
         *field = word.to_le_bytes();

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071).
 
-/// The ones' complement sum of the big-endian words of `bytes`, added to `sum`; an odd byte counts as the
-/// upper half of a word.
+/// The ones' complement sum of the big-endian words of `bytes`, added to `sum`; an odd byte counts
+/// as the upper half of a word.
 pub(crate) fn sum(sum: u32, bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let mut sum = u64::from(sum);
@@ -22,7 +22,8 @@ pub(crate) const fn finish(sum: u32) -> u16 {
     !(sum as u16)
 }
 
-/// The checksum of an IPv4 header whose checksum field is zero; 0 for a header that carries a right one.
+/// The checksum of an IPv4 header whose checksum field is zero; 0 for a header that carries a right
+/// one.
 pub(crate) fn of(bytes: &[u8]) -> u16 {
     finish(sum(0, bytes))
 }

@@ -4,8 +4,8 @@ use crate::opcode::Opcode;
 
 /// Why bytes from the network are not a packet.
 ///
-/// Whatever the cause, the fault is the sender's or the wire's: the receiver counts the packet and drops
-/// it without an answer, as IBTA 9.6 asks for packets that fail header validation.
+/// Whatever the cause, the fault is the sender's or the wire's: the receiver counts the packet and
+/// drops it without an answer, as IBTA 9.6 asks for packets that fail header validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -31,7 +31,8 @@ pub enum ParseError {
         /// Bytes between the headers and the ICRC.
         remaining: usize,
     },
-    /// Payload and pad together are not whole 4-byte words (IBTA 9.2.3: the pad count makes them so).
+    /// Payload and pad together are not whole 4-byte words (IBTA 9.2.3: the pad count makes them
+    /// so).
     #[error("{0} bytes after the headers are not a multiple of 4")]
     Unaligned(usize),
     /// An opcode that carries no payload came with one.

@@ -67,7 +67,8 @@ impl IpPair {
     }
 }
 
-/// The parts of the IP and UDP headers that tell one flow from another, all of which the ICRC covers.
+/// The parts of the IP and UDP headers that tell one flow from another, all of which the ICRC
+/// covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The addresses.

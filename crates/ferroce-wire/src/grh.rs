@@ -1,8 +1,8 @@
 //! The 40 bytes that precede a received datagram (IBTA 11.4.1.2, annex A17).
 //!
-//! InfiniBand puts the global route header there, and RoCEv2 the IP header: for IPv6, which has the same
-//! layout, all 40 bytes; for IPv4, the last 20, with the first 20 zero. A receiver reads the sender's
-//! address from it in order to answer.
+//! InfiniBand puts the global route header there, and RoCEv2 the IP header: for IPv6, which has the
+//! same layout, all 40 bytes; for IPv4, the last 20, with the first 20 zero. A receiver reads the
+//! sender's address from it in order to answer.
 
 use crate::checksum;
 use crate::error::ParseError;
@@ -30,9 +30,9 @@ pub struct Grh {
 }
 
 impl Grh {
-    /// Writes the 40 bytes. The IPv4 header has a right checksum, which is how libibverbs tells it from the
-    /// tail of an IPv6 address; its identification is 0 and "don't fragment" is set. An IPv4
-    /// total length beyond 65535 saturates.
+    /// Writes the 40 bytes. The IPv4 header has a right checksum, which is how libibverbs tells it
+    /// from the tail of an IPv6 address; its identification is 0 and "don't fragment" is set. An
+    /// IPv4 total length beyond 65535 saturates.
     #[inline]
     pub fn emit(&self, out: &mut [u8; GRH_LEN]) {
         match self.ip {
@@ -66,8 +66,8 @@ impl Grh {
 
     /// Reads the 40 bytes, whoever wrote them: this device, the kernel's Soft-RoCE, or a NIC.
     ///
-    /// As in libibverbs, a header with version 6 may still be IPv4 behind 20 undefined bytes: it is if the last 20
-    /// bytes are an IPv4 header with a right checksum.
+    /// As in libibverbs, a header with version 6 may still be IPv4 behind 20 undefined bytes: it is
+    /// if the last 20 bytes are an IPv4 header with a right checksum.
     ///
     /// # Errors
     ///
@@ -79,10 +79,7 @@ impl Grh {
         if is_v4 {
             let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *v4;
             return Ok(Self {
-                ip: IpPair::V4 {
-                    src: [s0, s1, s2, s3].into(),
-                    dst: [d0, d1, d2, d3].into(),
-                },
+                ip: IpPair::V4 { src: [s0, s1, s2, s3].into(), dst: [d0, d1, d2, d3].into() },
                 tclass: v4[1],
                 hop_limit: v4[8],
                 flow_label: 0,
@@ -93,13 +90,9 @@ impl Grh {
             return Err(ParseError::NoIpHeader);
         }
         let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let address =
-            |at: usize| -> [u8; 16] { bytes[at..at + 16].try_into().expect("16 bytes of 40") };
+        let address = |at: usize| -> [u8; 16] { bytes[at..at + 16].try_into().expect("16 bytes of 40") };
         Ok(Self {
-            ip: IpPair::V6 {
-                src: address(8).into(),
-                dst: address(24).into(),
-            },
+            ip: IpPair::V6 { src: address(8).into(), dst: address(24).into() },
             tclass: (word >> 20) as u8,
             hop_limit: bytes[7],
             flow_label: word & 0xf_ffff,

@@ -16,15 +16,16 @@ const DEFAULT_PKEY: u16 = 0xffff;
 
 /// Base transport header, 12 bytes (IBTA 9.2).
 ///
-/// The congestion bits of byte 4 (FECN, BECN) are emitted as 0 and ignored when parsed; the ICRC does not
-/// cover them. The transport header version is always 0.
+/// The congestion bits of byte 4 (FECN, BECN) are emitted as 0 and ignored when parsed; the ICRC
+/// does not cover them. The transport header version is always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
     /// Solicited event: the receiver's completion raises an event.
     pub solicited: bool,
-    /// Path migration state; 1 in every packet of a QP that is migrated, which is where a QP starts.
+    /// Path migration state; 1 in every packet of a QP that is migrated, which is where a QP
+    /// starts.
     pub migrated: bool,
     /// Pad bytes between payload and ICRC, 0 to 3.
     pub pad: u8,
@@ -39,8 +40,8 @@ pub struct Bth {
 }
 
 impl Default for Bth {
-    /// An RC Send Only to QP 0 with PSN 0 in the default partition, path migrated, nothing else set:
-    /// the state from which a sender changes what it means to.
+    /// An RC Send Only to QP 0 with PSN 0 in the default partition, path migrated, nothing else
+    /// set: the state from which a sender changes what it means to.
     fn default() -> Self {
         Self {
             opcode: Opcode::RcSendOnly,
@@ -173,8 +174,8 @@ impl Ext {
 
 /// All headers of one packet: the BTH and whichever extension headers its opcode calls for.
 ///
-/// Parsing yields consistent headers only. Emitting writes what it is given: it is for the sender to pair
-/// `ext` with the opcode, and [`is_consistent`](Self::is_consistent) tells whether it did.
+/// Parsing yields consistent headers only. Emitting writes what it is given: it is for the sender
+/// to pair `ext` with the opcode, and [`is_consistent`](Self::is_consistent) tells whether it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Headers {
     /// The base transport header.
@@ -186,20 +187,13 @@ pub struct Headers {
 /// The `N` bytes of an extension header that begin at `at`.
 #[inline]
 fn array<const N: usize>(packet: &[u8], at: usize) -> Result<&[u8; N], ParseError> {
-    packet
-        .get(at..)
-        .and_then(<[u8]>::first_chunk)
-        .ok_or(ParseError::Truncated {
-            needed: at + N,
-            len: packet.len(),
-        })
+    packet.get(at..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated { needed: at + N, len: packet.len() })
 }
 
 /// The first `N` bytes of `b`, which is longer than that by construction, and the rest.
 #[inline]
 fn split<const N: usize>(b: &mut [u8]) -> (&mut [u8; N], &mut [u8]) {
-    b.split_first_chunk_mut()
-        .expect("the output is as long as Headers::len")
+    b.split_first_chunk_mut().expect("the output is as long as Headers::len")
 }
 
 impl Headers {
@@ -218,8 +212,8 @@ impl Headers {
         self.ext.kind() == self.bth.opcode.ext_kind()
     }
 
-    /// Writes the headers to the front of `out` and returns their length. Fields wider than on the wire
-    /// are cut to their low bits (24 of a QPN, PSN or MSN, 2 of the pad count).
+    /// Writes the headers to the front of `out` and returns their length. Fields wider than on the
+    /// wire are cut to their low bits (24 of a QPN, PSN or MSN, 2 of the pad count).
     ///
     /// # Panics
     ///
@@ -270,14 +264,7 @@ impl Headers {
             ExtKind::Reth => Ext::Reth(Reth::parse(array(packet, at)?)),
             ExtKind::RethImm => {
                 let b: &[u8; 20] = array(packet, at)?;
-                Ext::RethImm(
-                    Reth {
-                        va: be64(b, 0),
-                        rkey: be32(b, 8),
-                        len: be32(b, 12),
-                    },
-                    be32(b, 16),
-                )
+                Ext::RethImm(Reth { va: be64(b, 0), rkey: be32(b, 8), len: be32(b, 12) }, be32(b, 16))
             }
             ExtKind::Imm => Ext::Imm(be32::<4>(array(packet, at)?, 0)),
             ExtKind::Inv => Ext::Inv(be32::<4>(array(packet, at)?, 0)),
@@ -314,8 +301,9 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Splits `bytes` (BTH up to and including the pad) into headers and payload. Whether the payload's
-    /// length suits its position in a message depends on the path MTU, which is the receiver's to know.
+    /// Splits `bytes` (BTH up to and including the pad) into headers and payload. Whether the
+    /// payload's length suits its position in a message depends on the path MTU, which is the
+    /// receiver's to know.
     ///
     /// # Errors
     ///
@@ -327,10 +315,7 @@ impl<'a> Packet<'a> {
         let body = &bytes[at..];
         let pad = headers.bth.pad;
         let Some(len) = body.len().checked_sub(usize::from(pad)) else {
-            return Err(ParseError::Pad {
-                pad,
-                remaining: body.len(),
-            });
+            return Err(ParseError::Pad { pad, remaining: body.len() });
         };
         if !body.len().is_multiple_of(4) {
             return Err(ParseError::Unaligned(body.len()));
@@ -339,9 +324,6 @@ impl<'a> Packet<'a> {
         if len != 0 && !opcode.has_payload() {
             return Err(ParseError::UnexpectedPayload { opcode, len });
         }
-        Ok(Self {
-            headers,
-            payload: &body[..len],
-        })
+        Ok(Self { headers, payload: &body[..len] })
     }
 }

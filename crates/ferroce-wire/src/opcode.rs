@@ -103,7 +103,11 @@ struct Row {
 }
 
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $variant:ident = $value:literal, $transport:ident $operation:ident $position:ident $ext:ident, $name:literal;)*) => {
+    ($(
+        $variant:ident = $value:literal,
+        $transport:ident $operation:ident $position:ident $ext:ident,
+        $name:literal;
+    )*) => {
         /// A BTH opcode of the RC, UC or UD service.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         #[repr(u8)]
@@ -216,10 +220,7 @@ impl Opcode {
     #[inline]
     #[must_use]
     pub const fn has_imm(self) -> bool {
-        matches!(
-            self.ext_kind(),
-            ExtKind::Imm | ExtKind::RethImm | ExtKind::DethImm
-        )
+        matches!(self.ext_kind(), ExtKind::Imm | ExtKind::RethImm | ExtKind::DethImm)
     }
 
     /// Whether an rkey to invalidate follows (IETH).
@@ -264,15 +265,12 @@ impl Opcode {
         matches!(self.ext_kind(), ExtKind::AtomicAck)
     }
 
-    /// Whether payload may follow the headers. Read requests, acknowledgements and atomic operations
-    /// carry none.
+    /// Whether payload may follow the headers. Read requests, acknowledgements and atomic
+    /// operations carry none.
     #[inline]
     #[must_use]
     pub const fn has_payload(self) -> bool {
-        matches!(
-            self.operation(),
-            Operation::Send | Operation::Write | Operation::ReadResponse
-        )
+        matches!(self.operation(), Operation::Send | Operation::Write | Operation::ReadResponse)
     }
 
     /// Bytes of the BTH and the extension headers.
