@@ -26,8 +26,8 @@ impl Default for Options {
         Self {
             filter: None,
             skip: SkipList::new(),
-            deadline: Duration::from_secs(20),
-            give_up: Duration::from_secs(120),
+            deadline: Duration::from_secs(5),
+            give_up: Duration::from_secs(30),
             workers: 1,
         }
     }

@@ -42,7 +42,8 @@ fn bad_receive(env: &Env, wrong: Wrong) -> CaseResult {
     let mut bench = Bench::new(env, &Link::default())?;
     let (sge, keep) = wrong(&bench)?;
     bench.receive = vec![sge];
-    let fault = Fault::new(SendOp::Send, &[bench.local.mr.sge(..200)?]);
+    // The last byte counts: what lies beyond is only noticed by a message that goes there.
+    let fault = Fault::new(SendOp::Send, &[bench.local.mr.sge(..256)?]);
     bench.run(&fault, WcStatus::RemOpErr, Peer::Fails(&[WcStatus::LocProtErr]))?;
     bench.remote.holds(LEN - 256, &[GUARD; 256])?;
     if let Some(mr) = keep {
