@@ -150,12 +150,12 @@ if [ "$1 $2" = "selftest " ]; then
   finish
 fi
 
-matrix rc 1:500 1021:500 4096:300 65537:100 1048576:20
-matrix uc 1:500 1021:500 4096:300 65537:100 1048576:20
+matrix rc 1:300 1021:300 4096:200 65537:50 1048576:10
+matrix uc 1:300 1021:300 4096:200 65537:50 1048576:10
 # -n is for each of 16 QPs here.
-matrix srq 1:50 1021:50 4096:30 65537:8 1048576:2
+matrix srq 1:20 1021:20 4096:10 65537:5 1048576:1
 # A message is one packet.
-matrix ud 1:500 1021:500 1024:500
+matrix ud 1:300 1021:300 1024:300
 
 for transport in rc uc srq ud; do
   exchange $transport 4 "-c -e -s 1024 -n 50"
@@ -165,10 +165,10 @@ exchange rc 4 "-c -m 256 -s 65537 -n 50"
 exchange rc 6 "-c -m 512 -s 65537 -n 50"
 # Jumbo frames carry the largest MTU that there is.
 set_mtu 9000
-exchange rc 4 "-c -m 4096 -s 65537 -n 100"
-exchange rc 6 "-c -m 4096 -s 1048576 -n 20"
+exchange rc 4 "-c -m 4096 -s 65537 -n 50"
+exchange rc 6 "-c -m 4096 -s 1048576 -n 10"
 set_mtu 1500
 
-lossy 4 1021:3000 65537:200
-lossy 6 1021:3000 65537:200
+lossy 4 1021:2000 65537:100
+lossy 6 1021:2000 65537:100
 finish
