@@ -6,6 +6,7 @@ mod driver;
 mod engine;
 pub mod host;
 pub mod link;
+pub mod memory;
 mod objects;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
