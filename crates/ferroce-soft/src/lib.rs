@@ -8,6 +8,7 @@ pub mod host;
 //! ferroce-soft
 pub mod addr;
 pub mod link;
+pub mod memory;
 mod objects;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
