@@ -66,11 +66,7 @@ struct Demand {
 }
 
 impl Demand {
-    const START: Self = Self {
-        ask: 1,
-        full: 0,
-        patience: 2,
-    };
+    const START: Self = Self { ask: 1, full: 0, patience: 2 };
     const MAX_PATIENCE: u32 = 64;
 
     fn got(&mut self, asked: usize, datagrams: usize) {
@@ -274,13 +270,7 @@ mod tests {
     #[test]
     fn load_is_received_in_bulk() {
         assert_eq!(asks(&[100; 5]), [1, 1, 4, 16, 64]);
-        assert_eq!(
-            asks(&[100, 100, 100, 100, 20, 20, 20]),
-            [1, 1, 4, 16, 64, 20, 64]
-        );
-        assert_eq!(
-            asks(&[100, 100, 100, 100, 0, 100, 100, 100]),
-            [1, 1, 4, 16, 64, 1, 1, 4]
-        );
+        assert_eq!(asks(&[100, 100, 100, 100, 20, 20, 20]), [1, 1, 4, 16, 64, 20, 64]);
+        assert_eq!(asks(&[100, 100, 100, 100, 0, 100, 100, 100]), [1, 1, 4, 16, 64, 1, 1, 4]);
     }
 }
