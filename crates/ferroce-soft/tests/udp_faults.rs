@@ -17,12 +17,8 @@ const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// A plain socket of another program, its datagrams' IPv4 identification 0, and what it must know for a right ICRC.
 fn stranger(ip: IpAddr, port: &UdpPort) -> (UdpSocket, Flow) {
-    let socket = socket2::Socket::new(
-        socket2::Domain::for_address(SocketAddr::new(ip, 0)),
-        socket2::Type::DGRAM,
-        None,
-    )
-    .expect("socket");
+    let socket = socket2::Socket::new(socket2::Domain::for_address(SocketAddr::new(ip, 0)), socket2::Type::DGRAM, None)
+        .expect("socket");
     socket.bind(&SocketAddr::new(ip, 0).into()).expect("bind");
     let socket: UdpSocket = socket.into();
     let flow = Flow {
@@ -55,9 +51,7 @@ fn any_flipped_bit_is_noticed() {
             }
             assert_eq!(drain(&port), [], "byte {byte} of {ip}");
         }
-        socket
-            .send_to(&good, (ip, port.local_port()))
-            .expect("send");
+        socket.send_to(&good, (ip, port.local_port())).expect("send");
         assert_eq!(receive(&port, 1)[0].bytes, pattern(1, 40));
         let statistics = port.counters().read();
         assert_eq!(statistics.rx_icrc_encapsulated, flips);
@@ -65,9 +59,7 @@ fn any_flipped_bit_is_noticed() {
         // The congestion marks, which switches change.
         let mut marked = good;
         marked[4] = 0xc0;
-        socket
-            .send_to(&marked, (ip, port.local_port()))
-            .expect("send");
+        socket.send_to(&marked, (ip, port.local_port())).expect("send");
         assert_eq!(receive(&port, 1)[0].bytes[4], 0xc0);
     }
 }
@@ -79,9 +71,7 @@ fn another_stacks_identification_is_allowed_for_and_counted() {
     for id in [0, 1, 63, 64, 4711, 0xffff] {
         // What the peer's kernel did not put there the ICRC cannot know: the effect is the same.
         let bytes = sealed(&flow, id, &pattern(usize::from(id), 40));
-        socket
-            .send_to(&bytes, (V4, port.local_port()))
-            .expect("send");
+        socket.send_to(&bytes, (V4, port.local_port())).expect("send");
     }
     assert_eq!(receive(&port, 6).len(), 6);
     assert_eq!(port.counters().read().rcvd_foreign_ip_id, 3);
@@ -94,18 +84,13 @@ fn garbage_is_counted_and_dropped() {
         let (socket, _) = stranger(ip, &port);
         let mut sent = 0;
         for len in (0..64).chain([1000, 60_000]) {
-            socket
-                .send_to(&pattern(len, len.max(12))[..len], (ip, port.local_port()))
-                .expect("send");
+            socket.send_to(&pattern(len, len.max(12))[..len], (ip, port.local_port())).expect("send");
             sent += 1;
         }
         assert_eq!(drain(&port), []);
         let statistics = port.counters().read();
         assert_eq!(statistics.rx_malformed, 16);
-        assert_eq!(
-            statistics.rx_malformed + statistics.rx_icrc_encapsulated,
-            sent
-        );
+        assert_eq!(statistics.rx_malformed + statistics.rx_icrc_encapsulated, sent);
     }
 }
 
@@ -113,9 +98,7 @@ fn garbage_is_counted_and_dropped() {
 fn only_this_host_can_probe() {
     let port = ephemeral();
     let probe = |bytes: &[u8], socket: &UdpSocket| {
-        socket
-            .send_to(bytes, (V4, port.local_port()))
-            .expect("send");
+        socket.send_to(bytes, (V4, port.local_port())).expect("send");
     };
     // Right in form, but from a port that is not of the group.
     let (socket, _) = stranger(V4, &port);
@@ -140,19 +123,14 @@ fn only_this_host_can_probe() {
 
 /// Sends `count` packets in bursts of `burst` with faults and returns how often each arrived, in order of arrival.
 fn faulty(plan: FaultPlan, count: usize, burst: usize) -> (Vec<usize>, UdpPort, UdpPort) {
-    let a = UdpPort::open(&UdpConfig {
-        faults: Some(plan),
-        ..config()
-    })
-    .expect("open");
+    let a = UdpPort::open(&UdpConfig { faults: Some(plan), ..config() }).expect("open");
     let b = ephemeral();
     let dst = to(V4, &b);
     let mut batch = a.sender().batch();
     let mut arrived = Vec::new();
     let mut collect = |b: &UdpPort| {
         for packet in drain(b) {
-            let seed =
-                u32::from_be_bytes(packet.bytes[8..12].try_into().expect("4 bytes")) as usize;
+            let seed = u32::from_be_bytes(packet.bytes[8..12].try_into().expect("4 bytes")) as usize;
             assert_eq!(packet.bytes, pattern(seed, 60));
             arrived.push(seed);
         }
@@ -175,12 +153,7 @@ fn faulty(plan: FaultPlan, count: usize, burst: usize) -> (Vec<usize>, UdpPort, 
 
 #[test]
 fn loss_and_duplication_follow_the_seed() {
-    let plan = FaultPlan {
-        seed: 42,
-        loss: 0.2,
-        duplicate: 0.1,
-        ..FaultPlan::default()
-    };
+    let plan = FaultPlan { seed: 42, loss: 0.2, duplicate: 0.1, ..FaultPlan::default() };
     let (first, a, b) = faulty(plan.clone(), 1000, 10);
     let mut times = HashMap::new();
     for &seed in &first {
@@ -197,11 +170,7 @@ fn loss_and_duplication_follow_the_seed() {
 
 #[test]
 fn corruption_is_rejected_and_counted() {
-    let plan = FaultPlan {
-        seed: 7,
-        corrupt: 0.3,
-        ..FaultPlan::default()
-    };
+    let plan = FaultPlan { seed: 7, corrupt: 0.3, ..FaultPlan::default() };
     let (arrived, _, b) = faulty(plan, 1000, 10);
     let bad = b.counters().read().rx_icrc_encapsulated;
     assert!((200..400).contains(&bad), "{bad}");
@@ -210,22 +179,14 @@ fn corruption_is_rejected_and_counted() {
 
 #[test]
 fn reordering_and_delay_lose_nothing() {
-    let plan = FaultPlan {
-        seed: 3,
-        reorder: 0.2,
-        reorder_by: Duration::from_millis(2),
-        ..FaultPlan::default()
-    };
+    let plan = FaultPlan { seed: 3, reorder: 0.2, reorder_by: Duration::from_millis(2), ..FaultPlan::default() };
     let (arrived, ..) = faulty(plan, 500, 10);
     assert!(!arrived.is_sorted());
     let mut sorted = arrived;
     sorted.sort_unstable();
     assert_eq!(sorted, (0..500).collect::<Vec<_>>());
 
-    let plan = FaultPlan {
-        delay: Duration::from_millis(5),
-        ..FaultPlan::default()
-    };
+    let plan = FaultPlan { delay: Duration::from_millis(5), ..FaultPlan::default() };
     let (arrived, ..) = faulty(plan, 500, 10);
     assert_eq!(arrived, (0..500).collect::<Vec<_>>());
 }
@@ -235,25 +196,12 @@ fn a_capture_holds_what_was_on_the_wire() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("wire.pcap");
     let capture = Capture::create(&path, 1 << 20).expect("capture");
-    let plan = FaultPlan {
-        seed: 1,
-        corrupt: 0.5,
-        ..FaultPlan::default()
-    };
-    let open = |faults| {
-        UdpPort::open(&UdpConfig {
-            capture: Some(capture.clone()),
-            faults,
-            ..config()
-        })
-        .expect("open")
-    };
+    let plan = FaultPlan { seed: 1, corrupt: 0.5, ..FaultPlan::default() };
+    let open = |faults| UdpPort::open(&UdpConfig { capture: Some(capture.clone()), faults, ..config() }).expect("open");
     let (a, b) = (open(Some(plan)), open(None));
     let mut batch = a.sender().batch();
     for (i, ip) in [V4, V4, V4, V4, V6, V6, V6, V6].into_iter().enumerate() {
-        batch
-            .reserve(&to(ip, &b), 60)
-            .copy_from_slice(&pattern(i, 60));
+        batch.reserve(&to(ip, &b), 60).copy_from_slice(&pattern(i, 60));
         batch.commit();
     }
     batch.flush();

@@ -48,11 +48,7 @@ fn dual_stack_ports_talk_over_both_families() {
 fn ports_of_one_address_talk_to_dual_stack_ports() {
     let dual = ephemeral();
     for ip in [V4, V6, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 5))] {
-        let single = UdpPort::open(&UdpConfig {
-            bind: Some(ip),
-            ..config()
-        })
-        .expect("open");
+        let single = UdpPort::open(&UdpConfig { bind: Some(ip), ..config() }).expect("open");
         one_way(&single, &dual, ip, 0x20, 9);
         one_way(&dual, &single, ip, 0, 0);
     }
@@ -63,11 +59,7 @@ fn ports_of_one_address_talk_to_dual_stack_ports() {
 fn burst(ip: IpAddr, lens: &[usize], calls: u64, datagrams: u64) {
     let (a, b) = (ephemeral(), ephemeral());
     let dst = to(ip, &b);
-    let sent: Vec<_> = lens
-        .iter()
-        .enumerate()
-        .map(|(i, &len)| pattern(i, len))
-        .collect();
+    let sent: Vec<_> = lens.iter().enumerate().map(|(i, &len)| pattern(i, len)).collect();
     let mut batch = a.sender().batch();
     for packet in &sent {
         batch.reserve(&dst, packet.len()).copy_from_slice(packet);
@@ -75,23 +67,13 @@ fn burst(ip: IpAddr, lens: &[usize], calls: u64, datagrams: u64) {
     }
     let report = batch.flush();
     assert_eq!((report.sent, report.lost()), (lens.len(), 0), "{report:?}");
-    let got: Vec<_> = receive(&b, lens.len())
-        .into_iter()
-        .map(|p| p.bytes)
-        .collect();
+    let got: Vec<_> = receive(&b, lens.len()).into_iter().map(|p| p.bytes).collect();
     assert_eq!(got, sent);
     let (tx, rx) = (a.counters().read(), b.counters().read());
     assert_eq!(tx.sent_calls, calls, "{ip} {lens:?}");
     assert_eq!(rx.rcvd_datagrams, datagrams, "{ip} {lens:?}");
     assert_eq!(rx.rcvd_pkts, lens.len() as u64);
-    assert_eq!(
-        (
-            rx.rx_icrc_encapsulated,
-            rx.rx_malformed,
-            rx.rcvd_foreign_ip_id
-        ),
-        (0, 0, 0)
-    );
+    assert_eq!((rx.rx_icrc_encapsulated, rx.rx_malformed, rx.rcvd_foreign_ip_id), (0, 0, 0));
     assert_eq!((tx.gso_fallbacks, drain(&b)), (0, vec![]));
 }
 
@@ -133,10 +115,7 @@ fn every_length_arrives_unharmed() {
         let dst = to(ip, &b);
         let mut batch = a.sender().batch();
         // From a bare BTH to a full MTU with all headers; most are no multiple of 4, whatever RoCEv2 says.
-        let lens: Vec<usize> = (12..400)
-            .chain((400..4300).step_by(61))
-            .chain([4096 + 64, MAX_PACKET])
-            .collect();
+        let lens: Vec<usize> = (12..400).chain((400..4300).step_by(61)).chain([4096 + 64, MAX_PACKET]).collect();
         for window in lens.chunks(20) {
             let sent: Vec<_> = window.iter().map(|&len| pattern(len, len)).collect();
             for packet in &sent {
@@ -144,10 +123,7 @@ fn every_length_arrives_unharmed() {
                 batch.commit();
             }
             assert_eq!(batch.flush().sent, window.len());
-            let got: Vec<_> = receive(&b, window.len())
-                .into_iter()
-                .map(|p| p.bytes)
-                .collect();
+            let got: Vec<_> = receive(&b, window.len()).into_iter().map(|p| p.bytes).collect();
             assert_eq!(got, sent);
         }
         assert_eq!(b.counters().read().rx_icrc_encapsulated, 0);
@@ -157,16 +133,7 @@ fn every_length_arrives_unharmed() {
 #[test]
 fn destinations_do_not_mix() {
     let (a, b, c) = (ephemeral(), ephemeral(), ephemeral());
-    let ways = [
-        to(V4, &b),
-        to(V6, &b),
-        to(V4, &c),
-        to(V6, &c),
-        UdpDst {
-            tos: 4,
-            ..to(V4, &b)
-        },
-    ];
+    let ways = [to(V4, &b), to(V6, &b), to(V4, &c), to(V6, &c), UdpDst { tos: 4, ..to(V4, &b) }];
     let mut batch = a.sender().batch();
     for i in 0..200 {
         let packet = pattern(i, 24);
@@ -179,12 +146,7 @@ fn destinations_do_not_mix() {
         port_packets.retain(|p| p.dst == ip && p.tos == tos);
         port_packets.into_iter().map(|p| p.bytes).collect()
     };
-    let expected = |way: usize| {
-        (0..200)
-            .filter(|i| i % 5 == way)
-            .map(|i| pattern(i, 24))
-            .collect::<Vec<_>>()
-    };
+    let expected = |way: usize| (0..200).filter(|i| i % 5 == way).map(|i| pattern(i, 24)).collect::<Vec<_>>();
     let (at_b, at_c) = (receive(&b, 120), receive(&c, 80));
     assert_eq!(seeds(at_b.clone(), V4, 0), expected(0));
     assert_eq!(seeds(at_b.clone(), V6, 0), expected(1));
@@ -229,9 +191,7 @@ fn a_reservation_without_commit_is_void() {
 fn dropping_a_batch_sends_it() {
     let (a, b) = (ephemeral(), ephemeral());
     let mut batch = a.sender().batch();
-    batch
-        .reserve(&to(V4, &b), 24)
-        .copy_from_slice(&pattern(1, 24));
+    batch.reserve(&to(V4, &b), 24).copy_from_slice(&pattern(1, 24));
     batch.commit();
     drop(batch);
     assert_eq!(receive(&b, 1).len(), 1);
@@ -249,14 +209,8 @@ fn losses_are_reported_by_cause() {
     let good = to(V4, &b);
     // Addresses of different families, a source that is not ours, and a port that nobody listens on.
     let mixed = send(UdpDst { local: V6, ..good });
-    assert_eq!(
-        (mixed.sent, mixed.unreachable, mixed.errno),
-        (0, 1, libc::EAFNOSUPPORT)
-    );
-    let foreign = send(UdpDst {
-        local: "192.0.2.77".parse().unwrap(),
-        ..good
-    });
+    assert_eq!((mixed.sent, mixed.unreachable, mixed.errno), (0, 1, libc::EAFNOSUPPORT));
+    let foreign = send(UdpDst { local: "192.0.2.77".parse().unwrap(), ..good });
     assert_eq!((foreign.sent, foreign.unreachable), (0, 1), "{foreign:?}");
     let deaf = {
         let gone = ephemeral();
@@ -267,11 +221,7 @@ fn losses_are_reported_by_cause() {
     assert_eq!(a.counters().read().tx_unreachable, 2);
     assert_eq!(receive(&b, 1).len(), 1);
 
-    let v4_only = UdpPort::open(&UdpConfig {
-        bind: Some(V4),
-        ..config()
-    })
-    .expect("open");
+    let v4_only = UdpPort::open(&UdpConfig { bind: Some(V4), ..config() }).expect("open");
     let mut batch = v4_only.sender().batch();
     batch.reserve(&to(V6, &b), 24).fill(4);
     batch.commit();
@@ -283,10 +233,7 @@ fn losses_are_reported_by_cause() {
 fn one_bad_destination_does_not_hurt_the_others() {
     let (a, b) = (ephemeral(), ephemeral());
     let good = to(V4, &b);
-    let bad = UdpDst {
-        local: "192.0.2.77".parse().unwrap(),
-        ..good
-    };
+    let bad = UdpDst { local: "192.0.2.77".parse().unwrap(), ..good };
     let mut batch = a.sender().batch();
     for (i, dst) in [good, bad, good, bad, bad, good].iter().enumerate() {
         // A pair each, so that batches are refused too.
@@ -313,9 +260,7 @@ fn threads_send_through_one_sender_at_once() {
             scope.spawn(move || {
                 for i in 0..50 {
                     let mut batch = tx.batch();
-                    batch
-                        .reserve(&dst, 40)
-                        .copy_from_slice(&pattern(thread * 1000 + i, 40));
+                    batch.reserve(&dst, 40).copy_from_slice(&pattern(thread * 1000 + i, 40));
                     batch.commit();
                     assert_eq!(batch.flush().sent, 1);
                 }
@@ -323,9 +268,7 @@ fn threads_send_through_one_sender_at_once() {
         }
     });
     let mut got: Vec<_> = receive(&b, 200).into_iter().map(|p| p.bytes).collect();
-    let mut sent: Vec<_> = (0..4)
-        .flat_map(|t| (0..50).map(move |i| pattern(t * 1000 + i, 40)))
-        .collect();
+    let mut sent: Vec<_> = (0..4).flat_map(|t| (0..50).map(move |i| pattern(t * 1000 + i, 40))).collect();
     got.sort();
     sent.sort();
     assert_eq!(got, sent);

@@ -15,14 +15,7 @@ const LO: u32 = 1;
 
 /// Members and strangers of a group, all on one port.
 fn check(group: IpAddr, local: IpAddr, ifindex: u32, bind: Option<IpAddr>) {
-    let open = |port| {
-        UdpPort::open(&UdpConfig {
-            port,
-            bind,
-            ..config()
-        })
-        .expect("open")
-    };
+    let open = |port| UdpPort::open(&UdpConfig { port, bind, ..config() }).expect("open");
     let a = open(0);
     let (b, stranger) = (open(a.local_port()), open(a.local_port()));
     a.join_multicast(group, ifindex).expect("join");
@@ -31,12 +24,7 @@ fn check(group: IpAddr, local: IpAddr, ifindex: u32, bind: Option<IpAddr>) {
         IpAddr::V4(_) => SocketAddr::new(group, a.local_port()),
         IpAddr::V6(v6) => SocketAddrV6::new(v6, a.local_port(), 0, ifindex).into(),
     };
-    let dst = UdpDst {
-        remote,
-        local,
-        tos: 0,
-        ttl: 0,
-    };
+    let dst = UdpDst { remote, local, tos: 0, ttl: 0 };
     let sent = [24, 24, 24, 20].map(|len| pattern(len, len));
     let mut batch = stranger.sender().batch();
     let mut send = || {
@@ -50,10 +38,7 @@ fn check(group: IpAddr, local: IpAddr, ifindex: u32, bind: Option<IpAddr>) {
     send();
     for member in [&a, &b] {
         let got = receive(member, 4);
-        assert!(
-            got.iter()
-                .all(|p| p.dst == group && p.src.ip() == local && p.ttl == 64)
-        );
+        assert!(got.iter().all(|p| p.dst == group && p.src.ip() == local && p.ttl == 64));
         assert_eq!(got.into_iter().map(|p| p.bytes).collect::<Vec<_>>(), sent);
         assert_eq!(member.counters().read().rcvd_foreign_ip_id, 0);
     }
@@ -68,22 +53,12 @@ fn check(group: IpAddr, local: IpAddr, ifindex: u32, bind: Option<IpAddr>) {
 
 #[test]
 fn ipv4_groups_reach_their_members() {
-    check(
-        Ipv4Addr::new(239, 1, 2, 3).into(),
-        Ipv4Addr::LOCALHOST.into(),
-        LO,
-        None,
-    );
+    check(Ipv4Addr::new(239, 1, 2, 3).into(), Ipv4Addr::LOCALHOST.into(), LO, None);
 }
 
 #[test]
 fn ipv4_groups_reach_their_members_without_ipv6() {
-    check(
-        Ipv4Addr::new(239, 1, 2, 4).into(),
-        Ipv4Addr::LOCALHOST.into(),
-        LO,
-        Some(Ipv4Addr::UNSPECIFIED.into()),
-    );
+    check(Ipv4Addr::new(239, 1, 2, 4).into(), Ipv4Addr::LOCALHOST.into(), LO, Some(Ipv4Addr::UNSPECIFIED.into()));
 }
 
 /// The loopback interface has no IPv6 groups.

@@ -29,10 +29,7 @@ fn child() {
     let Ok(port) = std::env::var(PORT) else {
         return;
     };
-    let config = UdpConfig {
-        port: port.parse().expect("port"),
-        ..UdpConfig::default()
-    };
+    let config = UdpConfig { port: port.parse().expect("port"), ..UdpConfig::default() };
     let port = match UdpPort::open(&config) {
         Ok(port) => port,
         Err(UdpOpenError::InUse { owner, .. }) => {
@@ -68,23 +65,17 @@ fn child() {
 }
 
 fn obey(port: &UdpPort, line: &str) {
-    let words: Vec<u64> = line
-        .split(' ')
-        .skip(1)
-        .map(|w| w.parse().expect("number"))
-        .collect();
+    let words: Vec<u64> = line.split(' ').skip(1).map(|w| w.parse().expect("number")).collect();
     match line.split(' ').next() {
         Some("calibrate") => {
-            port.attach_steering(&steering_program(&[]))
-                .expect("attach");
+            port.attach_steering(&steering_program(&[])).expect("attach");
             for index in 0..words[0] {
                 port.send_probe(index as u16, words[1]).expect("probe");
             }
         }
         Some("steer") => {
             let table: Vec<_> = words.chunks(2).map(|e| (e[0] as u8, e[1] as u16)).collect();
-            port.attach_steering(&steering_program(&table))
-                .expect("attach");
+            port.attach_steering(&steering_program(&table)).expect("attach");
             println!("\n@steering");
         }
         _ => panic!("{line}"),
@@ -99,11 +90,7 @@ struct Member {
 
 impl Member {
     fn start(port: u16, slot: u8) -> Self {
-        Self::from_command(
-            Command::new(std::env::current_exe().expect("path")),
-            port,
-            slot,
-        )
+        Self::from_command(Command::new(std::env::current_exe().expect("path")), port, slot)
     }
 
     fn from_command(mut command: Command, port: u16, slot: u8) -> Self {
@@ -123,11 +110,7 @@ impl Member {
                 }
             }
         });
-        Self {
-            slot,
-            process,
-            reports,
-        }
+        Self { slot, process, reports }
     }
 
     fn say(&mut self, line: &str) {
@@ -138,9 +121,7 @@ impl Member {
     /// The rest of the next report, which must begin with `what`.
     fn hear(&self, what: &str) -> String {
         let report = self.reports.recv_timeout(PATIENCE).expect("a report");
-        let rest = report
-            .strip_prefix(what)
-            .unwrap_or_else(|| panic!("{report}, not {what}"));
+        let rest = report.strip_prefix(what).unwrap_or_else(|| panic!("{report}, not {what}"));
         rest.trim_start().to_owned()
     }
 }
@@ -163,14 +144,8 @@ fn calibrate(members: &mut [Member], nonce: u64) {
         assert_eq!(heard, nonce.to_string());
         indices.insert(index.parse::<usize>().expect("number"), member.slot);
     }
-    assert_eq!(
-        indices.keys().copied().collect::<Vec<_>>(),
-        (0..count).collect::<Vec<_>>()
-    );
-    let table: Vec<_> = indices
-        .iter()
-        .map(|(index, slot)| format!("{slot} {index}"))
-        .collect();
+    assert_eq!(indices.keys().copied().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+    let table: Vec<_> = indices.iter().map(|(index, slot)| format!("{slot} {index}")).collect();
     members[0].say(&format!("steer {}", table.join(" ")));
     members[0].hear("steering");
 }
@@ -178,21 +153,13 @@ fn calibrate(members: &mut [Member], nonce: u64) {
 /// Sends packets to every slot, from several addresses, and checks that each comes to its owner.
 fn check_steering(members: &[Member], port: u16) {
     const EACH: usize = 20;
-    let sources = [
-        IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V4(Ipv4Addr::new(127, 1, 2, 3)),
-        IpAddr::V6(Ipv6Addr::LOCALHOST),
-    ];
+    let sources =
+        [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::new(127, 1, 2, 3)), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let from: Vec<_> = (0..4).map(|_| ephemeral()).collect();
     for from in &from {
         let mut batch = from.sender().batch();
         for ip in sources {
-            let dst = UdpDst {
-                remote: SocketAddr::new(ip, port),
-                local: ip,
-                tos: 0,
-                ttl: 0,
-            };
+            let dst = UdpDst { remote: SocketAddr::new(ip, port), local: ip, tos: 0, ttl: 0 };
             for member in members {
                 for i in 0..EACH {
                     let mut packet = pattern(i, 24);
@@ -246,12 +213,7 @@ fn an_unknown_slot_still_reaches_somebody() {
     calibrate(&mut members, 1);
     let from = ephemeral();
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let dst = UdpDst {
-        remote: SocketAddr::new(ip, port),
-        local: ip,
-        tos: 0,
-        ttl: 0,
-    };
+    let dst = UdpDst { remote: SocketAddr::new(ip, port), local: ip, tos: 0, ttl: 0 };
     let mut batch = from.sender().batch();
     let mut packet = pattern(0, 24);
     packet[5] = 99;
@@ -260,10 +222,7 @@ fn an_unknown_slot_still_reaches_somebody() {
     assert_eq!(batch.flush().sent, 1);
     let start = std::time::Instant::now();
     let heard = loop {
-        if let Some(report) = members
-            .iter()
-            .find_map(|member| member.reports.try_recv().ok())
-        {
+        if let Some(report) = members.iter().find_map(|member| member.reports.try_recv().ok()) {
             break report;
         }
         assert!(start.elapsed() < PATIENCE, "nobody got it");
@@ -276,18 +235,9 @@ fn an_unknown_slot_still_reaches_somebody() {
 fn a_socket_that_does_not_share_is_named() {
     let foreign = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     let port = foreign.local_addr().expect("address").port();
-    let e = UdpPort::open(&UdpConfig {
-        port,
-        ..UdpConfig::default()
-    })
-    .expect_err("taken");
+    let e = UdpPort::open(&UdpConfig { port, ..UdpConfig::default() }).expect_err("taken");
     let text = e.to_string();
-    let UdpOpenError::InUse {
-        port: taken,
-        owner: PortOwner::Process { pid, .. },
-        ..
-    } = e
-    else {
+    let UdpOpenError::InUse { port: taken, owner: PortOwner::Process { pid, .. }, .. } = e else {
         panic!("{e:?}");
     };
     assert_eq!((taken, pid), (port, std::process::id()));
@@ -298,11 +248,7 @@ fn a_socket_that_does_not_share_is_named() {
 fn an_address_of_another_host_is_refused() {
     for ip in ["192.0.2.77", "2001:db8::77"] {
         let bind = Some(ip.parse().expect("address"));
-        let e = UdpPort::open(&UdpConfig {
-            port: 0,
-            bind,
-            ..UdpConfig::default()
-        });
+        let e = UdpPort::open(&UdpConfig { port: 0, bind, ..UdpConfig::default() });
         assert!(matches!(e, Err(UdpOpenError::NotLocal { .. })), "{e:?}");
     }
 }
@@ -317,10 +263,8 @@ fn another_user_is_kept_out_and_told_why() {
     const NOBODY: u32 = 65_534;
     let port = ephemeral();
     // Where this program is others may not look.
-    let dir = tempfile::Builder::new()
-        .permissions(std::fs::Permissions::from_mode(0o755))
-        .tempdir()
-        .expect("directory");
+    let dir =
+        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().expect("directory");
     let program = dir.path().join("child");
     std::fs::copy(std::env::current_exe().expect("path"), &program).expect("copy");
     let mut command = Command::new(&program);

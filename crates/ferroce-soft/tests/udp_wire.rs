@@ -21,12 +21,7 @@ const PORT: u16 = 4791;
 const THERE: [&str; 2] = ["10.9.0.2", "fd09::2"];
 
 fn way(local: &str, remote: &str) -> UdpDst {
-    UdpDst {
-        remote: SocketAddr::new(address(remote), PORT),
-        local: address(local),
-        tos: 0,
-        ttl: 0,
-    }
+    UdpDst { remote: SocketAddr::new(address(remote), PORT), local: address(local), tos: 0, ttl: 0 }
 }
 
 /// A socket that sees all frames that come out at the end `there`.
@@ -35,12 +30,8 @@ struct Tap(socket2::Socket);
 impl Tap {
     fn new() -> Self {
         let all = (libc::ETH_P_ALL as u16).to_be();
-        let socket = socket2::Socket::new(
-            socket2::Domain::PACKET,
-            socket2::Type::RAW,
-            Some(i32::from(all).into()),
-        )
-        .expect("packet socket");
+        let socket = socket2::Socket::new(socket2::Domain::PACKET, socket2::Type::RAW, Some(i32::from(all).into()))
+            .expect("packet socket");
         let index = ifindex("there") as i32;
         // SAFETY: all zero is a valid sockaddr_ll, and bind reads no more than its size.
         let result = unsafe {
@@ -52,9 +43,7 @@ impl Tap {
             libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len)
         };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        socket
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("timeout");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         Self(socket)
     }
 
@@ -79,11 +68,7 @@ impl Tap {
                 }
                 _ => continue,
             };
-            let flow = Flow {
-                ip: pair,
-                src_port: half(udp),
-                dst_port: half(udp + 2),
-            };
+            let flow = Flow { ip: pair, src_port: half(udp), dst_port: half(udp + 2) };
             if flow.dst_port == PORT {
                 let end = udp + usize::from(half(udp + 4));
                 return (id, df, flow, frame[udp + 8..end].to_vec());
@@ -110,25 +95,11 @@ fn inside_icrc() {
     ip("link set here gso_max_segs 1");
     let tap = Tap::new();
     let dual = UdpConfig::default();
-    let v4_only = UdpConfig {
-        bind: Some(address(HERE[0])),
-        ..UdpConfig::default()
-    };
-    let v6_only = UdpConfig {
-        bind: Some(address(HERE[1])),
-        ..UdpConfig::default()
-    };
-    let no_gso = UdpConfig {
-        gso: false,
-        ..UdpConfig::default()
-    };
+    let v4_only = UdpConfig { bind: Some(address(HERE[0])), ..UdpConfig::default() };
+    let v6_only = UdpConfig { bind: Some(address(HERE[1])), ..UdpConfig::default() };
+    let no_gso = UdpConfig { gso: false, ..UdpConfig::default() };
     let both: &[usize] = &[0, 1];
-    for (config, families) in [
-        (dual, both),
-        (v4_only, &[0]),
-        (v6_only, &[1]),
-        (no_gso, both),
-    ] {
+    for (config, families) in [(dual, both), (v4_only, &[0]), (v6_only, &[1]), (no_gso, both)] {
         let port = UdpPort::open(&config).expect("open");
         for &family in families {
             check_icrcs(&port, &tap, family, config.gso);
@@ -140,20 +111,9 @@ fn inside_icrc() {
 fn check_icrcs(port: &UdpPort, tap: &Tap, family: usize, gso: bool) {
     let dst = way(HERE[family], THERE[family]);
     let mut batch = port.sender().batch();
-    let bursts: [&[usize]; 6] = [
-        &[24],
-        &[24; 64],
-        &[4112; 15],
-        &[1036, 1036, 21],
-        &[13],
-        &[24, 20],
-    ];
+    let bursts: [&[usize]; 6] = [&[24], &[24; 64], &[4112; 15], &[1036, 1036, 21], &[13], &[24, 20]];
     for lens in bursts {
-        let sent: Vec<_> = lens
-            .iter()
-            .enumerate()
-            .map(|(i, &len)| pattern(i, len))
-            .collect();
+        let sent: Vec<_> = lens.iter().enumerate().map(|(i, &len)| pattern(i, len)).collect();
         for packet in &sent {
             batch.reserve(&dst, packet.len()).copy_from_slice(packet);
             batch.commit();
@@ -164,18 +124,10 @@ fn check_icrcs(port: &UdpPort, tap: &Tap, family: usize, gso: bool) {
             let (id, df, flow, payload) = tap.next();
             let what = format!("{dst:?}, packet {i} of {lens:?}");
             assert_eq!(payload[..payload.len() - ICRC_LEN], packet[..], "{what}");
-            assert_eq!(
-                flow.ip,
-                IpPair::new(dst.local, dst.remote.ip()).expect("pair"),
-                "{what}"
-            );
+            assert_eq!(flow.ip, IpPair::new(dst.local, dst.remote.ip()).expect("pair"), "{what}");
             assert_eq!(flow.src_port, PORT, "{what}");
             assert!(df, "{what}");
-            let expected = if gso && dst.local.is_ipv4() {
-                i as u16
-            } else {
-                0
-            };
+            let expected = if gso && dst.local.is_ipv4() { i as u16 } else { 0 };
             assert_eq!(id, expected, "{what}");
             assert!(check_icrc_exact(&flow, id, &payload), "{what}");
         }
@@ -219,11 +171,7 @@ fn inside_connected() {
             socket.connect(there).expect("connect");
         }
         let send = || {
-            if connected {
-                socket.send(&[4; 30])
-            } else {
-                socket.send_to(&[4; 30], there)
-            }
+            if connected { socket.send(&[4; 30]) } else { socket.send_to(&[4; 30], there) }
         };
         (0..8)
             .map(|_| {
@@ -258,11 +206,8 @@ fn inside_two_hosts() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("peer");
-    let mut said = BufReader::new(peer.stdout.take().expect("piped"))
-        .lines()
-        .map_while(Result::ok);
-    let mut hear =
-        |what: &str| assert!(said.any(|line| line == what), "the peer never said {what}");
+    let mut said = BufReader::new(peer.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let mut hear = |what: &str| assert!(said.any(|line| line == what), "the peer never said {what}");
     hear("@up");
     ip(&format!("link set there netns {}", peer.id()));
     writeln!(peer.stdin.as_mut().expect("piped"), "go").expect("peer");
@@ -273,20 +218,13 @@ fn inside_two_hosts() {
     for family in [0, 1] {
         let dst = way(HERE[family], THERE[family]);
         for lens in bursts {
-            let sent: Vec<_> = lens
-                .iter()
-                .enumerate()
-                .map(|(i, &len)| pattern(i, len))
-                .collect();
+            let sent: Vec<_> = lens.iter().enumerate().map(|(i, &len)| pattern(i, len)).collect();
             for packet in &sent {
                 batch.reserve(&dst, packet.len()).copy_from_slice(packet);
                 batch.commit();
             }
             assert_eq!(batch.flush().sent, lens.len());
-            let back: Vec<_> = receive(&port, lens.len())
-                .into_iter()
-                .map(|p| p.bytes)
-                .collect();
+            let back: Vec<_> = receive(&port, lens.len()).into_iter().map(|p| p.bytes).collect();
             assert_eq!(back, sent);
         }
         // Beyond the MTU of the wire.
@@ -321,15 +259,8 @@ fn inside_peer() {
     let mut batch = port.sender().batch();
     for count in [64, 15, 3, 1, 64, 15, 3, 1] {
         for packet in receive(&port, count) {
-            let dst = UdpDst {
-                remote: packet.src,
-                local: packet.dst,
-                tos: 0,
-                ttl: 0,
-            };
-            batch
-                .reserve(&dst, packet.bytes.len())
-                .copy_from_slice(&packet.bytes);
+            let dst = UdpDst { remote: packet.src, local: packet.dst, tos: 0, ttl: 0 };
+            batch.reserve(&dst, packet.bytes.len()).copy_from_slice(&packet.bytes);
             batch.commit();
         }
         assert_eq!(batch.flush().sent, count);

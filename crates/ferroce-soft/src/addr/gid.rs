@@ -71,8 +71,7 @@ impl GidTable {
     pub fn updated(&self, snapshot: &[LocalAddr]) -> (Self, Vec<GidChange>) {
         let mut table = self.clone();
         let mut changes = Vec::new();
-        let mut now: HashMap<Key, &LocalAddr> =
-            snapshot.iter().map(|addr| (key(addr), addr)).collect();
+        let mut now: HashMap<Key, &LocalAddr> = snapshot.iter().map(|addr| (key(addr), addr)).collect();
         for (index, slot) in table.slots.iter_mut().enumerate() {
             let Some(entry) = slot else { continue };
             match now.remove(&key(&entry.addr)) {
@@ -91,10 +90,7 @@ impl GidTable {
         let mut new: Vec<&LocalAddr> = now.into_values().filter(|addr| addr.up).collect();
         new.sort_by_key(|addr| (rank(addr), addr.ifindex, addr.ip));
         for addr in new {
-            let entry = Some(GidEntry {
-                gid: gid_of(addr.ip),
-                addr: addr.clone(),
-            });
+            let entry = Some(GidEntry { gid: gid_of(addr.ip), addr: addr.clone() });
             let index = if table.slots.len() < MAX_GIDS {
                 table.slots.push(entry);
                 table.slots.len() - 1
@@ -184,10 +180,7 @@ mod tests {
 
     #[test]
     fn the_most_wanted_come_first() {
-        let down = LocalAddr {
-            up: false,
-            ..addr("10.0.0.9", 9)
-        };
+        let down = LocalAddr { up: false, ..addr("10.0.0.9", 9) };
         let table = GidTable::new(&[
             addr("127.0.0.1", 1),
             addr("::1", 1),
@@ -198,15 +191,7 @@ mod tests {
             down,
             addr("10.0.0.2", 2),
         ]);
-        let expected = [
-            "10.0.0.2",
-            "10.0.0.3",
-            "2001:db8::2",
-            "fe80::2",
-            "169.254.0.1",
-            "127.0.0.1",
-            "::1",
-        ];
+        let expected = ["10.0.0.2", "10.0.0.3", "2001:db8::2", "fe80::2", "169.254.0.1", "127.0.0.1", "::1"];
         assert_eq!(ips(&table), expected.map(|ip| Some(ip.to_owned())));
         assert_eq!(table.get(0).unwrap().gid[10..], [0xff, 0xff, 10, 0, 0, 2]);
         let (index, _) = table.find("2001:db8::2".parse().unwrap()).unwrap();
@@ -241,17 +226,11 @@ mod tests {
                 2 => format!("fe80::{i:x}"),
                 _ => format!("127.0.{}.{}", i / 256, i % 256),
             };
-            LocalAddr {
-                up,
-                ..addr(&ip, ifindex)
-            }
+            LocalAddr { up, ..addr(&ip, ifindex) }
         });
         proptest::collection::vec(one, 0..300).prop_map(|addrs| {
             let mut seen = std::collections::HashSet::new();
-            addrs
-                .into_iter()
-                .filter(|addr| seen.insert(key(addr)))
-                .collect()
+            addrs.into_iter().filter(|addr| seen.insert(key(addr))).collect()
         })
     }
 

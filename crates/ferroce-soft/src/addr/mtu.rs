@@ -11,9 +11,7 @@ pub const ROCE_OVERHEAD: u32 = 84;
 #[must_use]
 pub fn ib_mtu(netdev_mtu: u32) -> Option<u16> {
     let room = netdev_mtu.checked_sub(ROCE_OVERHEAD)?;
-    [4096, 2048, 1024, 512, 256]
-        .into_iter()
-        .find(|&mtu| u32::from(mtu) <= room)
+    [4096, 2048, 1024, 512, 256].into_iter().find(|&mtu| u32::from(mtu) <= room)
 }
 
 #[cfg(test)]

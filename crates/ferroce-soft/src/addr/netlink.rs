@@ -32,12 +32,10 @@ pub(super) fn open(groups: u32, flags: SocketFlags) -> io::Result<OwnedFd> {
 /// Receives messages of the kernel. Those of others are dropped, as `netlink(7)` advises.
 pub(super) fn receive<'b>(fd: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     loop {
-        let (len, _, from) = rustix::io::retry_on_intr(|| {
-            rustix::net::recvfrom(fd, &mut buffer[..], RecvFlags::empty())
-        })?;
-        let from_kernel = from
-            .and_then(|from| SocketAddrNetlink::try_from(from).ok())
-            .is_some_and(|from| from.pid() == 0);
+        let (len, _, from) =
+            rustix::io::retry_on_intr(|| rustix::net::recvfrom(fd, &mut buffer[..], RecvFlags::empty()))?;
+        let from_kernel =
+            from.and_then(|from| SocketAddrNetlink::try_from(from).ok()).is_some_and(|from| from.pid() == 0);
         if from_kernel {
             return Ok(&buffer[..len.min(BUFFER)]);
         }
@@ -57,16 +55,10 @@ pub(super) fn local_addrs() -> io::Result<Vec<LocalAddr>> {
         })?;
         if whole {
             // An address whose link has gone between the dumps goes with it; a notification follows.
-            return Ok(addrs
-                .into_iter()
-                .filter_map(|addr| join(&addr, links.get(&addr.index)?))
-                .collect());
+            return Ok(addrs.into_iter().filter_map(|addr| join(&addr, links.get(&addr.index)?)).collect());
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::ResourceBusy,
-        "the network interfaces change faster than they can be listed",
-    ))
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "the network interfaces change faster than they can be listed"))
 }
 
 /// Asks for all objects of a kind and calls `f` with the payload of each message. False if they changed
@@ -93,10 +85,7 @@ fn dump(fd: &OwnedFd, kind: u16, f: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
             match i32::from(message.kind) {
                 libc::NLMSG_DONE => return Ok(whole),
                 libc::NLMSG_ERROR => {
-                    let errno = message
-                        .payload
-                        .first_chunk()
-                        .map_or(0, |e| i32::from_ne_bytes(*e));
+                    let errno = message.payload.first_chunk().map_or(0, |e| i32::from_ne_bytes(*e));
                     return Err(io::Error::from_raw_os_error(-errno));
                 }
                 // The answer to a GET is the NEW, one less (rtnetlink.h).
@@ -125,12 +114,7 @@ impl<'a> Iterator for Messages<'a> {
         let len = word(bytes, 0)? as usize;
         let payload = bytes.get(HEADER..len)?;
         self.0 = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some(Message {
-            kind: half(bytes, 4)?,
-            flags: half(bytes, 6)?,
-            sequence: word(bytes, 8)?,
-            payload,
-        })
+        Some(Message { kind: half(bytes, 4)?, flags: half(bytes, 6)?, sequence: word(bytes, 8)?, payload })
     }
 }
 
@@ -169,11 +153,7 @@ struct Link {
 impl Link {
     /// A `struct ifinfomsg` and its attributes.
     fn parse(payload: &[u8]) -> Option<Self> {
-        let mut link = Self {
-            index: word(payload, 4)?,
-            flags: word(payload, 8)?,
-            ..Self::default()
-        };
+        let mut link = Self { index: word(payload, 4)?, flags: word(payload, 8)?, ..Self::default() };
         for (kind, value) in Attributes(payload.get(16..)?) {
             match kind {
                 libc::IFLA_IFNAME => {
@@ -214,9 +194,7 @@ impl Addr {
                 _ => {}
             }
         }
-        if flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0
-            && flags & libc::IFA_F_OPTIMISTIC == 0
-        {
+        if flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0 && flags & libc::IFA_F_OPTIMISTIC == 0 {
             return None;
         }
         // On a point-to-point link the one called "address" is the peer's.
@@ -226,11 +204,7 @@ impl Addr {
             libc::AF_INET6 => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into(),
             _ => return None,
         };
-        Some(Self {
-            ip,
-            prefix_len,
-            index: word(payload, 4)?,
-        })
+        Some(Self { ip, prefix_len, index: word(payload, 4)? })
     }
 }
 
@@ -298,32 +272,13 @@ mod tests {
     #[test]
     fn links_and_addresses_are_understood() {
         let link = Link::parse(&link()).unwrap();
-        assert_eq!(
-            (link.index, link.mtu, link.name.as_str()),
-            (7, 1500, "eth7")
-        );
-        let v4 = addr(
-            libc::AF_INET,
-            0,
-            &[
-                (libc::IFA_ADDRESS, &[10, 0, 0, 2]),
-                (libc::IFA_LOCAL, &[10, 0, 0, 1]),
-            ],
-        );
+        assert_eq!((link.index, link.mtu, link.name.as_str()), (7, 1500, "eth7"));
+        let v4 = addr(libc::AF_INET, 0, &[(libc::IFA_ADDRESS, &[10, 0, 0, 2]), (libc::IFA_LOCAL, &[10, 0, 0, 1])]);
         let local = join(&Addr::parse(&v4).unwrap(), &link).unwrap();
         assert_eq!(local.ip, "10.0.0.1".parse::<IpAddr>().unwrap());
-        assert_eq!(
-            (local.mac, local.up, local.loopback),
-            ([2, 0, 0, 0, 0, 7], true, false)
-        );
+        assert_eq!((local.mac, local.up, local.loopback), ([2, 0, 0, 0, 0, 7], true, false));
         let ll: Ipv6Addr = "fe80::7".parse().unwrap();
-        let v6 = |flags| {
-            Addr::parse(&addr(
-                libc::AF_INET6,
-                flags,
-                &[(libc::IFA_ADDRESS, &ll.octets())],
-            ))
-        };
+        let v6 = |flags| Addr::parse(&addr(libc::AF_INET6, flags, &[(libc::IFA_ADDRESS, &ll.octets())]));
         assert!(join(&v6(0).unwrap(), &link).unwrap().link_local);
         assert_eq!(v6(libc::IFA_F_TENTATIVE), None);
         assert_eq!(v6(libc::IFA_F_DADFAILED), None);
@@ -333,10 +288,7 @@ mod tests {
     #[test]
     fn every_cut_is_legal_input() {
         let mut bytes = message(libc::RTM_NEWLINK, &link());
-        bytes.extend(message(
-            libc::RTM_NEWADDR,
-            &addr(libc::AF_INET, 0, &[(libc::IFA_LOCAL, &[1; 4])]),
-        ));
+        bytes.extend(message(libc::RTM_NEWADDR, &addr(libc::AF_INET, 0, &[(libc::IFA_LOCAL, &[1; 4])])));
         assert_eq!(Messages(&bytes).count(), 2);
         for len in 0..bytes.len() {
             for message in Messages(&bytes[..len]) {

@@ -109,46 +109,27 @@ impl Capture {
     pub fn to_writer(mut out: impl Write + Send + 'static, bound: usize) -> io::Result<Self> {
         out.write_all(&pcap_header())?;
         let shared = Arc::new(Shared {
-            buffer: Mutex::new(Buffer {
-                bytes: Vec::new(),
-                closed: false,
-            }),
+            buffer: Mutex::new(Buffer { bytes: Vec::new(), closed: false }),
             filled: Condvar::new(),
-            sink: Mutex::new(Sink {
-                out: Box::new(out),
-                spare: Vec::new(),
-                failed: None,
-            }),
+            sink: Mutex::new(Sink { out: Box::new(out), spare: Vec::new(), failed: None }),
             bound,
             recorded: AtomicU64::new(0),
             missed: AtomicU64::new(0),
         });
         let for_thread = shared.clone();
-        std::thread::Builder::new()
-            .name("ferroce-capture".into())
-            .spawn(move || for_thread.write_until_closed())?;
-        Ok(Self {
-            writer: Arc::new(Writer { shared }),
-        })
+        std::thread::Builder::new().name("ferroce-capture".into()).spawn(move || for_thread.write_until_closed())?;
+        Ok(Self { writer: Arc::new(Writer { shared }) })
     }
 
     /// Records a packet, BTH up to and including the ICRC, at the present time.
     pub fn record(&self, flow: &Flow, meta: &CaptureMeta, packet_with_icrc: &[u8]) {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.record_at(now, flow, meta, packet_with_icrc);
     }
 
     /// Records a packet at a time in nanoseconds since the Unix epoch.
-    pub fn record_at(
-        &self,
-        time_ns: u64,
-        flow: &Flow,
-        meta: &CaptureMeta,
-        packet_with_icrc: &[u8],
-    ) {
+    pub fn record_at(&self, time_ns: u64, flow: &Flow, meta: &CaptureMeta, packet_with_icrc: &[u8]) {
         /// Ethernet, IPv6 and UDP.
         const HEADERS: usize = 14 + 40 + 8;
         let shared = &*self.writer.shared;
@@ -283,11 +264,7 @@ mod tests {
     impl Write for Full {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             // The file header fits.
-            if bytes.len() == 24 {
-                Ok(24)
-            } else {
-                Err(io::ErrorKind::StorageFull.into())
-            }
+            if bytes.len() == 24 { Ok(24) } else { Err(io::ErrorKind::StorageFull.into()) }
         }
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
@@ -295,19 +272,11 @@ mod tests {
     }
 
     const FLOW: Flow = Flow {
-        ip: IpPair::V4 {
-            src: Ipv4Addr::new(10, 0, 0, 1),
-            dst: Ipv4Addr::new(10, 0, 0, 2),
-        },
+        ip: IpPair::V4 { src: Ipv4Addr::new(10, 0, 0, 1), dst: Ipv4Addr::new(10, 0, 0, 2) },
         src_port: 4791,
         dst_port: 4791,
     };
-    const META: CaptureMeta = CaptureMeta {
-        direction: Direction::Rx,
-        tos: 1,
-        ttl: 2,
-        ip_id: 3,
-    };
+    const META: CaptureMeta = CaptureMeta { direction: Direction::Rx, tos: 1, ttl: 2, ip_id: 3 };
 
     /// Frames of a capture, each with its time.
     fn frames(mut file: &[u8]) -> Vec<(u64, Vec<u8>)> {

@@ -46,11 +46,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Delivery, at once and unharmed.
-    pub const DELIVER: Self = Self {
-        copies: 1,
-        delay: Duration::ZERO,
-        corrupt: None,
-    };
+    pub const DELIVER: Self = Self { copies: 1, delay: Duration::ZERO, corrupt: None };
 }
 
 /// A bit to flip after the ICRC was computed, so that the receiver must reject the packet.
@@ -87,11 +83,7 @@ impl FaultInjector {
     /// Starts `plan` from its seed.
     #[must_use]
     pub fn new(plan: FaultPlan) -> Self {
-        Self {
-            random: Xoshiro256::new(plan.seed),
-            plan,
-            lossy_until: Duration::ZERO,
-        }
+        Self { random: Xoshiro256::new(plan.seed), plan, lossy_until: Duration::ZERO }
     }
 
     /// The plan.
@@ -113,11 +105,7 @@ impl FaultInjector {
             self.lossy_until = now + self.plan.loss_burst;
         }
         let lost = lost || now < self.lossy_until;
-        let reorder_by = if late {
-            self.plan.reorder_by
-        } else {
-            Duration::ZERO
-        };
+        let reorder_by = if late { self.plan.reorder_by } else { Duration::ZERO };
         Verdict {
             copies: if lost { 0 } else { 1 + u8::from(twice) },
             delay: self.plan.delay + reorder_by,
@@ -130,10 +118,7 @@ impl FaultInjector {
 fn bit_at(random: u64, len: usize) -> BitFlip {
     const UNCOVERED: usize = 4;
     let byte = ((random >> 8) % (len as u64 - 1)) as usize;
-    BitFlip {
-        byte: byte + usize::from(byte >= UNCOVERED),
-        mask: 1 << (random & 7),
-    }
+    BitFlip { byte: byte + usize::from(byte >= UNCOVERED), mask: 1 << (random & 7) }
 }
 
 /// xoshiro256++ 1.0.
@@ -181,9 +166,7 @@ mod tests {
 
     fn run(plan: &FaultPlan, packets: usize) -> Vec<Verdict> {
         let mut injector = FaultInjector::new(plan.clone());
-        (0..packets)
-            .map(|i| injector.decide(Duration::from_micros(i as u64), 64))
-            .collect()
+        (0..packets).map(|i| injector.decide(Duration::from_micros(i as u64), 64)).collect()
     }
 
     #[test]
@@ -198,21 +181,12 @@ mod tests {
 
     #[test]
     fn no_fault_no_change() {
-        assert!(
-            run(&FaultPlan::default(), 1000)
-                .iter()
-                .all(|&v| v == Verdict::DELIVER)
-        );
+        assert!(run(&FaultPlan::default(), 1000).iter().all(|&v| v == Verdict::DELIVER));
     }
 
     #[test]
     fn certainty_is_certain() {
-        let plan = FaultPlan {
-            duplicate: 1.0,
-            corrupt: 1.0,
-            delay: Duration::from_micros(3),
-            ..FaultPlan::default()
-        };
+        let plan = FaultPlan { duplicate: 1.0, corrupt: 1.0, delay: Duration::from_micros(3), ..FaultPlan::default() };
         for verdict in run(&plan, 1000) {
             assert_eq!((verdict.copies, verdict.delay), (2, plan.delay));
             assert!(verdict.corrupt.is_some());
@@ -223,24 +197,11 @@ mod tests {
 
     #[test]
     fn a_burst_takes_all_that_comes_within_it() {
-        let plan = FaultPlan {
-            seed: 5,
-            loss: 0.01,
-            loss_burst: Duration::from_micros(10),
-            ..FaultPlan::default()
-        };
-        let single = run(
-            &FaultPlan {
-                loss_burst: Duration::ZERO,
-                ..plan.clone()
-            },
-            5000,
-        );
+        let plan = FaultPlan { seed: 5, loss: 0.01, loss_burst: Duration::from_micros(10), ..FaultPlan::default() };
+        let single = run(&FaultPlan { loss_burst: Duration::ZERO, ..plan.clone() }, 5000);
         let burst = run(&plan, 5000);
         for (i, verdict) in burst.iter().enumerate() {
-            let struck = single[i.saturating_sub(9)..=i]
-                .iter()
-                .any(|v| v.copies == 0);
+            let struck = single[i.saturating_sub(9)..=i].iter().any(|v| v.copies == 0);
             assert_eq!(verdict.copies == 0, struck, "packet {i}");
         }
         assert!(single.iter().any(|v| v.copies == 0));
@@ -281,11 +242,7 @@ mod tests {
 
     #[test]
     fn rates_are_about_what_was_asked_for() {
-        let plan = FaultPlan {
-            seed: 1,
-            loss: 0.1,
-            ..FaultPlan::default()
-        };
+        let plan = FaultPlan { seed: 1, loss: 0.1, ..FaultPlan::default() };
         let lost = run(&plan, 100_000).iter().filter(|v| v.copies == 0).count();
         assert!((9_500..10_500).contains(&lost), "{lost}");
     }

@@ -22,27 +22,18 @@ pub fn ephemeral() -> UdpPort {
 }
 
 pub fn config() -> UdpConfig {
-    UdpConfig {
-        port: 0,
-        ..UdpConfig::default()
-    }
+    UdpConfig { port: 0, ..UdpConfig::default() }
 }
 
 /// The way to `port` at `ip` of this host.
 pub fn to(ip: IpAddr, port: &UdpPort) -> UdpDst {
-    UdpDst {
-        remote: SocketAddr::new(ip, port.local_port()),
-        local: ip,
-        tos: 0,
-        ttl: 0,
-    }
+    UdpDst { remote: SocketAddr::new(ip, port.local_port()), local: ip, tos: 0, ttl: 0 }
 }
 
 /// A packet of `len` bytes that no other `seed` gives. The opcode is not that of a probe.
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..len)
-        .map(|i| (seed.wrapping_mul(0x9e37_79b1) >> 7).wrapping_add(i * 31) as u8)
-        .collect();
+    let mut bytes: Vec<u8> =
+        (0..len).map(|i| (seed.wrapping_mul(0x9e37_79b1) >> 7).wrapping_add(i * 31) as u8).collect();
     bytes[0] = 4;
     bytes[5] = 0;
     bytes[8..12].copy_from_slice(&(seed as u32).to_be_bytes());
@@ -57,22 +48,8 @@ pub fn receive(port: &UdpPort, count: usize) -> Vec<Packet> {
     while packets.len() < count && Instant::now() < deadline {
         let seen = port
             .recv(&mut bufs, 16, &mut |received| {
-                if let Received::Packet {
-                    src,
-                    dst,
-                    tos,
-                    ttl,
-                    packet,
-                    ..
-                } = received
-                {
-                    packets.push(Packet {
-                        src,
-                        dst,
-                        tos,
-                        ttl,
-                        bytes: packet.to_vec(),
-                    });
+                if let Received::Packet { src, dst, tos, ttl, packet, .. } = received {
+                    packets.push(Packet { src, dst, tos, ttl, bytes: packet.to_vec() });
                 }
             })
             .expect("recv");
@@ -90,22 +67,8 @@ pub fn drain(port: &UdpPort) -> Vec<Packet> {
     loop {
         let seen = port
             .recv(&mut bufs, 16, &mut |received| {
-                if let Received::Packet {
-                    src,
-                    dst,
-                    tos,
-                    ttl,
-                    packet,
-                    ..
-                } = received
-                {
-                    packets.push(Packet {
-                        src,
-                        dst,
-                        tos,
-                        ttl,
-                        bytes: packet.to_vec(),
-                    });
+                if let Received::Packet { src, dst, tos, ttl, packet, .. } = received {
+                    packets.push(Packet { src, dst, tos, ttl, bytes: packet.to_vec() });
                 }
             })
             .expect("recv");

@@ -26,10 +26,7 @@ fn unshare() -> Command {
 
 /// Runs the test `name` of this program in a network namespace of its own.
 pub fn in_namespace(name: &str) {
-    let allowed = unshare()
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success());
+    let allowed = unshare().arg("true").status().is_ok_and(|status| status.success());
     if !allowed {
         eprintln!("no network namespaces for this user: nothing checked");
         return;
@@ -49,10 +46,7 @@ pub fn is_inside(name: &str) -> bool {
 }
 
 pub fn ip(args: &str) {
-    let status = Command::new("ip")
-        .args(args.split(' '))
-        .status()
-        .expect("ip of iproute2");
+    let status = Command::new("ip").args(args.split(' ')).status().expect("ip of iproute2");
     assert!(status.success(), "ip {args}");
 }
 

@@ -29,10 +29,7 @@ pub(super) struct Control {
 
 impl Default for Control {
     fn default() -> Self {
-        Self {
-            bytes: [0; SPACE],
-            len: 0,
-        }
+        Self { bytes: [0; SPACE], len: 0 }
     }
 }
 

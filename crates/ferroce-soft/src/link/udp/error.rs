@@ -20,9 +20,7 @@ pub enum UdpOpenError {
         source: io::Error,
     },
     /// The address is not one of this host.
-    #[error(
-        "{addr} is not an address of this host: choose one that `ip address` shows, or none for all"
-    )]
+    #[error("{addr} is not an address of this host: choose one that `ip address` shows, or none for all")]
     NotLocal {
         /// The address and port.
         addr: SocketAddr,
@@ -41,9 +39,7 @@ pub enum UdpOpenError {
         source: io::Error,
     },
     /// The kernel lacks the address family.
-    #[error(
-        "the kernel has no {family}: choose an address of another family, or none for all there are"
-    )]
+    #[error("the kernel has no {family}: choose an address of another family, or none for all there are")]
     NoFamily {
         /// "IPv4" or "IPv6".
         family: &'static str,
@@ -82,20 +78,14 @@ impl UdpOpenError {
     pub(super) fn new(addr: SocketAddr, source: io::Error) -> Self {
         let port = addr.port();
         match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => Self::InUse {
-                port,
-                owner: owner::find(port),
-                source,
-            },
+            Some(libc::EADDRINUSE) => Self::InUse { port, owner: owner::find(port), source },
             Some(libc::EADDRNOTAVAIL) => Self::NotLocal { addr, source },
             Some(libc::EACCES | libc::EPERM) => Self::Permission { port, source },
             Some(libc::EAFNOSUPPORT | libc::EPFNOSUPPORT | libc::EPROTONOSUPPORT) => {
                 let family = if addr.is_ipv4() { "IPv4" } else { "IPv6" };
                 Self::NoFamily { family, source }
             }
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
-                Self::Resources(source)
-            }
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Self::Resources(source),
             _ => Self::Bind { addr, source },
         }
     }

@@ -80,11 +80,7 @@ pub(super) enum Fate {
 impl Faults {
     pub(super) fn new(plan: FaultPlan) -> Self {
         Self {
-            state: Mutex::new(State {
-                injector: FaultInjector::new(plan),
-                held: BinaryHeap::new(),
-                next: 0,
-            }),
+            state: Mutex::new(State { injector: FaultInjector::new(plan), held: BinaryHeap::new(), next: 0 }),
             epoch: Instant::now(),
         }
     }
@@ -93,11 +89,7 @@ impl Faults {
     pub(super) fn decide(&self, dst: &UdpDst, packet: &[u8]) -> Fate {
         let now = self.epoch.elapsed();
         let mut state = self.state.lock();
-        let Verdict {
-            copies,
-            delay,
-            corrupt,
-        } = state.injector.decide(now, packet.len() + ICRC_LEN);
+        let Verdict { copies, delay, corrupt } = state.injector.decide(now, packet.len() + ICRC_LEN);
         if copies == 0 || (!delay.is_zero() && state.held.len() >= MAX_HELD) {
             return Fate::Lost;
         }
@@ -123,9 +115,7 @@ impl Faults {
         let mut state = self.state.lock();
         match state.held.peek() {
             None => Err(None),
-            Some(Reverse(first)) if first.due > self.epoch.elapsed() => {
-                Err(Some(self.epoch + first.due))
-            }
+            Some(Reverse(first)) if first.due > self.epoch.elapsed() => Err(Some(self.epoch + first.due)),
             Some(_) => state.held.pop().map(|Reverse(held)| held).ok_or(None),
         }
     }

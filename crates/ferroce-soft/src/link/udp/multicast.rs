@@ -20,9 +20,7 @@ impl UdpPort {
     pub fn join_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let socket = &self.shared.socket;
         match group {
-            IpAddr::V4(v4) => {
-                socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(ifindex))
-            }
+            IpAddr::V4(v4) => socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(ifindex)),
             IpAddr::V6(v6) => socket.join_multicast_v6(&v6, ifindex),
         }
     }
@@ -35,9 +33,7 @@ impl UdpPort {
     pub fn leave_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         let socket = &self.shared.socket;
         match group {
-            IpAddr::V4(v4) => {
-                socket.leave_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(ifindex))
-            }
+            IpAddr::V4(v4) => socket.leave_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(ifindex)),
             IpAddr::V6(v6) => socket.leave_multicast_v6(&v6, ifindex),
         }
     }

@@ -48,10 +48,7 @@ impl SockName {
                 V6_LEN
             }
         };
-        Self {
-            bytes,
-            len: len as u32,
-        }
+        Self { bytes, len: len as u32 }
     }
 
     /// The address; mapped IPv4 addresses come out as IPv4. `None` if the kernel gave none.
@@ -99,10 +96,7 @@ pub(super) fn unmap(ip: IpAddr) -> IpAddr {
 
 /// Whether `ip` is the wildcard of its family.
 pub(super) fn is_wildcard(ip: IpAddr) -> bool {
-    matches!(
-        ip,
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-    )
+    matches!(ip, IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
 #[cfg(test)]

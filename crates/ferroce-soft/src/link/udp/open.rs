@@ -97,9 +97,7 @@ impl UdpPort {
                 Err(e) => return Err(e),
             },
         };
-        let local = socket
-            .local_addr()
-            .map_err(|e| UdpOpenError::option("local address", e))?;
+        let local = socket.local_addr().map_err(|e| UdpOpenError::option("local address", e))?;
         let port = local.as_socket().map_or(config.port, |a| a.port());
         Ok(Self {
             shared: Arc::new(Shared {
@@ -149,8 +147,7 @@ impl UdpPort {
     pub fn receive_drops(&self) -> io::Result<u32> {
         // SO_MEMINFO, include/uapi/linux/sock_diag.h; the drops are its last word.
         const WORDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
-        let words: [u32; WORDS] =
-            sys::get_words(self.shared.fd(), libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+        let words: [u32; WORDS] = sys::get_words(self.shared.fd(), libc::SOL_SOCKET, libc::SO_MEMINFO)?;
         Ok(words[WORDS - 1])
     }
 
@@ -176,21 +173,14 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
     let mut addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
     if config.port == 0 && config.reuse_port {
         // Asked for any port, the kernel is free to give one that another sharing socket has. So ask without sharing first.
-        let alone = UdpConfig {
-            reuse_port: false,
-            ..config.clone()
-        };
+        let alone = UdpConfig { reuse_port: false, ..config.clone() };
         let found = bind(&alone, family)?.local_addr();
         let found = found.map_err(|e| UdpOpenError::new(addr, e))?;
         addr.set_port(found.as_socket().map_or(0, |found| found.port()));
     }
     let domain = Domain::for_address(addr);
-    let socket = Socket::new(
-        domain,
-        Type::DGRAM.nonblocking().cloexec(),
-        Some(Protocol::UDP),
-    )
-    .map_err(|e| UdpOpenError::new(addr, e))?;
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
+        .map_err(|e| UdpOpenError::new(addr, e))?;
     set_options(config, family, is_wildcard(addr.ip()), &socket)?;
     match socket.bind(&addr.into()) {
         Ok(()) => Ok(socket),
@@ -198,12 +188,7 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
     }
 }
 
-fn set_options(
-    config: &UdpConfig,
-    family: Family,
-    wildcard: bool,
-    socket: &Socket,
-) -> Result<(), UdpOpenError> {
+fn set_options(config: &UdpConfig, family: Family, wildcard: bool, socket: &Socket) -> Result<(), UdpOpenError> {
     let fd = socket.as_fd();
     let set = |what, level, name, value: c_int| {
         sys::set_int(fd, level, name, value).map_err(|e| UdpOpenError::option(what, e))
@@ -213,36 +198,16 @@ fn set_options(
     }
     let ipv6 = family == Family::V6;
     if ipv6 {
-        set(
-            "IPV6_V6ONLY",
-            IPPROTO_IPV6,
-            libc::IPV6_V6ONLY,
-            c_int::from(!wildcard),
-        )?;
-        set(
-            "IPV6_MTU_DISCOVER",
-            IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DO,
-        )?;
+        set("IPV6_V6ONLY", IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(!wildcard))?;
+        set("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         // Covers mapped IPv4 addresses too.
         set("IPV6_RECVPKTINFO", IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set("IPV6_RECVTCLASS", IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        set(
-            "IPV6_RECVHOPLIMIT",
-            IPPROTO_IPV6,
-            libc::IPV6_RECVHOPLIMIT,
-            1,
-        )?;
+        set("IPV6_RECVHOPLIMIT", IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
     }
     if !ipv6 || wildcard {
         // On an AF_INET6 socket these govern the mapped IPv4 traffic.
-        set(
-            "IP_MTU_DISCOVER",
-            IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        )?;
+        set("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         if !ipv6 {
             set("IP_PKTINFO", IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         }

@@ -100,10 +100,7 @@ fn entries(table: &str, port: u16) -> Vec<Entry> {
             if u16::from_str_radix(hex, 16).ok()? != port {
                 return None;
             }
-            Some(Entry {
-                uid: fields.get(UID)?.parse().ok()?,
-                inode: fields.get(INODE)?.parse().ok()?,
-            })
+            Some(Entry { uid: fields.get(UID)?.parse().ok()?, inode: fields.get(INODE)?.parse().ok()? })
         })
         .collect()
 }
@@ -112,11 +109,7 @@ fn entries(table: &str, port: u16) -> Vec<Entry> {
 fn holder(entry: &Entry) -> Option<PortOwner> {
     let link = format!("socket:[{}]", entry.inode);
     for process in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = process
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else {
@@ -125,11 +118,7 @@ fn holder(entry: &Entry) -> Option<PortOwner> {
         let has_it = |fd: &Path| fs::read_link(fd).is_ok_and(|target| target == Path::new(&link));
         if descriptors.flatten().any(|fd| has_it(&fd.path())) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return Some(PortOwner::Process {
-                pid,
-                name: name.trim_end().to_owned(),
-                uid: entry.uid,
-            });
+            return Some(PortOwner::Process { pid, name: name.trim_end().to_owned(), uid: entry.uid });
         }
     }
     None
@@ -158,20 +147,8 @@ mod tests {
 
     #[test]
     fn tables_are_read() {
-        assert_eq!(
-            entries(UDP, 4791),
-            [Entry {
-                uid: 1000,
-                inode: 4242
-            }]
-        );
-        assert_eq!(
-            entries(UDP, 53),
-            [Entry {
-                uid: 101,
-                inode: 4343
-            }]
-        );
+        assert_eq!(entries(UDP, 4791), [Entry { uid: 1000, inode: 4242 }]);
+        assert_eq!(entries(UDP, 53), [Entry { uid: 101, inode: 4343 }]);
         assert_eq!(entries(UDP, 54), []);
         assert_eq!(entries(UDP6, 4791), [Entry { uid: 0, inode: 17 }]);
     }

@@ -66,11 +66,7 @@ struct Demand {
 }
 
 impl Demand {
-    const START: Self = Self {
-        ask: 1,
-        full: 0,
-        patience: 2,
-    };
+    const START: Self = Self { ask: 1, full: 0, patience: 2 };
     const MAX_PATIENCE: u32 = 64;
 
     fn got(&mut self, asked: usize, datagrams: usize) {
@@ -95,9 +91,7 @@ impl Demand {
 
 impl std::fmt::Debug for RxBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RxBuffers")
-            .field("datagrams", &self.slots.len())
-            .finish_non_exhaustive()
+        f.debug_struct("RxBuffers").field("datagrams", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
@@ -151,11 +145,7 @@ impl UdpPort {
                     }
                     // An ICMP error for something that this socket sent: reported once, then gone.
                     Some(
-                        libc::EINTR
-                        | libc::ECONNREFUSED
-                        | libc::EHOSTUNREACH
-                        | libc::ENETUNREACH
-                        | libc::EMSGSIZE,
+                        libc::EINTR | libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE,
                     ) => {}
                     _ => return Err(e),
                 },
@@ -164,21 +154,12 @@ impl UdpPort {
         bufs.demand.got(ask, datagrams);
         let mut pass = Pass {
             port: self.shared.port,
-            statistics: UdpStatistics {
-                rcvd_calls: 1,
-                rcvd_datagrams: datagrams as u64,
-                ..UdpStatistics::default()
-            },
+            statistics: UdpStatistics { rcvd_calls: 1, rcvd_datagrams: datagrams as u64, ..UdpStatistics::default() },
             seen: 0,
             capture: self.shared.capture.as_ref(),
             f,
         };
-        for (slot, part) in bufs
-            .slots
-            .iter()
-            .zip(bufs.storage.chunks_exact(STRIDE))
-            .take(datagrams)
-        {
+        for (slot, part) in bufs.slots.iter().zip(bufs.storage.chunks_exact(STRIDE)).take(datagrams) {
             pass.datagram(slot, &part[..slot.len.min(STRIDE)]);
         }
         self.shared.counters.add(&pass.statistics);
@@ -199,14 +180,7 @@ impl Pass<'_> {
         let info = slot.control.decode();
         let flow = slot.name.decode().and_then(|src| {
             let ip = IpPair::new(src.ip(), info.dst?)?;
-            Some((
-                src,
-                Flow {
-                    ip,
-                    src_port: src.port(),
-                    dst_port: self.port,
-                },
-            ))
+            Some((src, Flow { ip, src_port: src.port(), dst_port: self.port }))
         });
         let truncated = slot.flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         let (Some((src, flow)), false, false) = (flow, truncated, data.is_empty()) else {
@@ -214,11 +188,7 @@ impl Pass<'_> {
             self.seen += 1;
             return;
         };
-        let segment = if info.segment == 0 {
-            data.len()
-        } else {
-            info.segment
-        };
+        let segment = if info.segment == 0 { data.len() } else { info.segment };
         for (i, packet) in data.chunks(segment).enumerate() {
             self.seen += 1;
             self.packet(i as u16, src, &flow, &info, packet);
@@ -231,8 +201,7 @@ impl Pass<'_> {
             match steering::parse_probe(bytes) {
                 // Only from this host: nobody else has business with its sockets.
                 Some((index, nonce))
-                    if (src.ip().is_loopback() || src.ip() == flow.ip.dst())
-                        && src.port() == self.port =>
+                    if (src.ip().is_loopback() || src.ip() == flow.ip.dst()) && src.port() == self.port =>
                 {
                     self.statistics.rcvd_probes += 1;
                     (self.f)(Received::Probe { index, nonce });
@@ -247,11 +216,7 @@ impl Pass<'_> {
                 direction: Direction::Rx,
                 tos: info.tos,
                 ttl: info.ttl,
-                ip_id: if let IcrcCheck::OkWithId(id) = check {
-                    id
-                } else {
-                    i
-                },
+                ip_id: if let IcrcCheck::OkWithId(id) = check { id } else { i },
             };
             capture.record(flow, &meta, bytes);
         }
@@ -305,13 +270,7 @@ mod tests {
     #[test]
     fn load_is_received_in_bulk() {
         assert_eq!(asks(&[100; 5]), [1, 1, 4, 16, 64]);
-        assert_eq!(
-            asks(&[100, 100, 100, 100, 20, 20, 20]),
-            [1, 1, 4, 16, 64, 20, 64]
-        );
-        assert_eq!(
-            asks(&[100, 100, 100, 100, 0, 100, 100, 100]),
-            [1, 1, 4, 16, 64, 1, 1, 4]
-        );
+        assert_eq!(asks(&[100, 100, 100, 100, 20, 20, 20]), [1, 1, 4, 16, 64, 20, 64]);
+        assert_eq!(asks(&[100, 100, 100, 100, 0, 100, 100, 100]), [1, 1, 4, 16, 64, 1, 1, 4]);
     }
 }

@@ -16,9 +16,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter,
-};
+use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter};
 
 use super::cmsg::Control;
 use super::name::SockName;
@@ -56,12 +54,7 @@ const fn op(code: u32, k: u32) -> sock_filter {
 }
 
 const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    }
+    sock_filter { code: code as u16, jt, jf, k }
 }
 
 /// The program that steers packets by `table`, pairs of slot and socket index. With an empty table
@@ -79,9 +72,7 @@ pub fn steering_program(table: &[(u8, u16)]) -> Vec<sock_filter> {
     for &(slot, index) in table {
         indices[usize::from(slot)] = Some(index);
     }
-    let entries: Vec<(u8, u16)> = (0..=u8::MAX)
-        .filter_map(|slot| Some((slot, indices[usize::from(slot)]?)))
-        .collect();
+    let entries: Vec<(u8, u16)> = (0..=u8::MAX).filter_map(|slot| Some((slot, indices[usize::from(slot)]?))).collect();
     assert!(entries.len() <= MAX_STEERED_SLOTS, "too many slots");
     // A packet too short for a load ends the program with 0, the index of the first socket, which is as good as any.
     let mut program = vec![
@@ -147,12 +138,7 @@ impl UdpPort {
     /// What `sendmsg` reports.
     pub fn send_probe(&self, index: u16, nonce: u64) -> io::Result<()> {
         let family = self.shared.family;
-        let bound = self
-            .shared
-            .socket
-            .local_addr()?
-            .as_socket()
-            .map(|addr| addr.ip());
+        let bound = self.shared.socket.local_addr()?.as_socket().map(|addr| addr.ip());
         let to = match bound {
             Some(ip) if !super::name::is_wildcard(ip) => ip,
             // An IPv6 loopback address may be missing, an IPv4 one never is.
@@ -161,11 +147,7 @@ impl UdpPort {
         debug_assert!(to != IpAddr::V6(Ipv6Addr::UNSPECIFIED));
         let name = SockName::encode(family, &SocketAddr::new(to, self.shared.port));
         let control = Control::for_packet(family, to, 0, 0, 0);
-        let message = Outgoing {
-            name: &name,
-            control: control.as_bytes(),
-            payload: &probe(index, nonce),
-        };
+        let message = Outgoing { name: &name, control: control.as_bytes(), payload: &probe(index, nonce) };
         sys::send_one(self.shared.fd(), &message)
     }
 }
@@ -239,19 +221,13 @@ mod tests {
 
     #[test]
     fn the_largest_program_is_one_that_kernels_take() {
-        let table: Vec<_> = (0..254)
-            .map(|slot| (slot, 1000 + u16::from(slot)))
-            .collect();
+        let table: Vec<_> = (0..254).map(|slot| (slot, 1000 + u16::from(slot))).collect();
         let program = steering_program(&table);
         // BPF_MAXINSNS, and the smallest default of net.core.optmem_max, which bounds the program after its translation:
         // 8 bytes for an instruction, of which the kernel needs two for a return and at most two for a jump.
         assert!(program.len() < 4096);
         assert!(program.len() * 2 * 8 < 20_480, "{}", program.len());
-        let port = UdpPort::open(&crate::link::udp::UdpConfig {
-            port: 0,
-            ..Default::default()
-        })
-        .expect("open");
+        let port = UdpPort::open(&crate::link::udp::UdpConfig { port: 0, ..Default::default() }).expect("open");
         port.attach_steering(&program).expect("attach");
     }
 
@@ -271,12 +247,8 @@ mod tests {
 
     #[test]
     fn a_group_of_one_needs_the_option() {
-        let alone = UdpPort::open(&crate::link::udp::UdpConfig {
-            port: 0,
-            reuse_port: false,
-            ..Default::default()
-        })
-        .expect("open");
+        let alone = UdpPort::open(&crate::link::udp::UdpConfig { port: 0, reuse_port: false, ..Default::default() })
+            .expect("open");
         let e = alone.attach_steering(&steering_program(&[])).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::EINVAL));
     }

@@ -40,10 +40,8 @@ impl Outgoing<'_> {
     /// The header to send this message with. It points into `self`'s borrows and at `iov`, which is
     /// filled here, and is valid as long as they are.
     fn header(&self, iov: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
-        let iov = iov.write(libc::iovec {
-            iov_base: self.payload.as_ptr().cast_mut().cast(),
-            iov_len: self.payload.len(),
-        });
+        let iov =
+            iov.write(libc::iovec { iov_base: self.payload.as_ptr().cast_mut().cast(), iov_len: self.payload.len() });
         // SAFETY: all zero is a valid msghdr: null pointers and zero lengths.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         let name = self.name.as_bytes();
@@ -65,13 +63,7 @@ pub(super) fn send_one(fd: BorrowedFd<'_>, message: &Outgoing<'_>) -> io::Result
     let header = message.header(&mut iov);
     // SAFETY: `header` points at name, control and payload, which `message` borrows, and at `iov`,
     // which lives to the end of this function. The kernel only reads them.
-    let sent = unsafe {
-        libc::sendmsg(
-            fd.as_raw_fd(),
-            &raw const header,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    };
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if sent < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -80,18 +72,12 @@ pub(super) fn send_one(fd: BorrowedFd<'_>, message: &Outgoing<'_>) -> io::Result
 
 /// Sends up to [`MAX_MESSAGES`] messages with one system call, without blocking. Returns how many
 /// went; the error is that of the first one.
-pub(super) fn send_many<'a>(
-    fd: BorrowedFd<'_>,
-    messages: impl Iterator<Item = Outgoing<'a>>,
-) -> io::Result<usize> {
+pub(super) fn send_many<'a>(fd: BorrowedFd<'_>, messages: impl Iterator<Item = Outgoing<'a>>) -> io::Result<usize> {
     let mut iovs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
     let mut count = 0;
     for ((message, iov), header) in messages.zip(&mut iovs).zip(&mut headers) {
-        header.write(libc::mmsghdr {
-            msg_hdr: message.header(iov),
-            msg_len: 0,
-        });
+        header.write(libc::mmsghdr { msg_hdr: message.header(iov), msg_len: 0 });
         count += 1;
     }
     // SAFETY: the first `count` headers are initialised; each points at its element of `iovs`, which
@@ -130,13 +116,8 @@ pub(super) fn receive(
     let mut iovs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
     let parts = storage.chunks_exact_mut(stride);
-    for (((slot, part), iov), header) in
-        slots.iter_mut().zip(parts).zip(&mut iovs).zip(&mut headers)
-    {
-        header.write(libc::mmsghdr {
-            msg_hdr: slot.header(part, iov),
-            msg_len: 0,
-        });
+    for (((slot, part), iov), header) in slots.iter_mut().zip(parts).zip(&mut iovs).zip(&mut headers) {
+        header.write(libc::mmsghdr { msg_hdr: slot.header(part, iov), msg_len: 0 });
     }
     // SAFETY: as many headers as slots are initialised, for the zip above is as long as its shortest part,
     // which the assertions make `slots`. Each points at its own part of `storage`, its own slot and
@@ -173,10 +154,7 @@ fn receive_one(fd: BorrowedFd<'_>, part: &mut [u8], slot: &mut Incoming) -> io::
 impl Incoming {
     /// The header to receive into this slot and `part` with; valid as long as all three arguments are.
     fn header(&mut self, part: &mut [u8], iov: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
-        let iov = iov.write(libc::iovec {
-            iov_base: part.as_mut_ptr().cast(),
-            iov_len: part.len(),
-        });
+        let iov = iov.write(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         // SAFETY: all zero is a valid msghdr: null pointers and zero lengths.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         let name = self.name.space();
@@ -200,12 +178,7 @@ impl Incoming {
 }
 
 /// Sets an integer socket option.
-pub(super) fn set_int(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
+pub(super) fn set_int(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the option value is a live c_int and its size is what is said.
     let result = unsafe {
         libc::setsockopt(
@@ -229,23 +202,12 @@ pub(super) fn get_words<const N: usize>(
     let mut words = [0; N];
     let mut len = size_of::<[u32; N]>() as libc::socklen_t;
     // SAFETY: `words` has room for `len` bytes and any bit pattern is a valid u32.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            words.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, words.as_mut_ptr().cast(), &raw mut len) };
     check(result).map(|()| words)
 }
 
 /// Attaches a classic BPF program that chooses among the sockets of one `SO_REUSEPORT` group.
-pub(super) fn attach_reuseport_cbpf(
-    fd: BorrowedFd<'_>,
-    program: &[libc::sock_filter],
-) -> io::Result<()> {
+pub(super) fn attach_reuseport_cbpf(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let fprog = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut(),

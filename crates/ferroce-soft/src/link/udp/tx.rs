@@ -145,10 +145,7 @@ struct Group {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Group")
-            .field("dst", &self.dst)
-            .field("count", &self.count)
-            .finish_non_exhaustive()
+        f.debug_struct("Group").field("dst", &self.dst).field("count", &self.count).finish_non_exhaustive()
     }
 }
 
@@ -162,10 +159,7 @@ impl UdpTx {
     #[must_use]
     pub fn batch(&self) -> TxBatch {
         let buffer = self.shared.tx.pool.pop().unwrap_or_else(|| {
-            Box::new(Buffer {
-                arena: vec![0; ARENA].into_boxed_slice(),
-                groups: Vec::with_capacity(MAX_MESSAGES),
-            })
+            Box::new(Buffer { arena: vec![0; ARENA].into_boxed_slice(), groups: Vec::with_capacity(MAX_MESSAGES) })
         });
         TxBatch {
             shared: self.shared.clone(),
@@ -202,10 +196,7 @@ impl TxBatch {
     ///
     /// If `len` is less than 12 (a BTH) or more than [`MAX_PACKET`].
     pub fn reserve(&mut self, dst: &UdpDst, len: usize) -> &mut [u8] {
-        assert!(
-            (BTH_LEN..=MAX_PACKET).contains(&len),
-            "a packet of {len} bytes"
-        );
+        assert!((BTH_LEN..=MAX_PACKET).contains(&len), "a packet of {len} bytes");
         if self.used + len + ICRC_LEN > ARENA {
             self.transmit();
         }
@@ -234,15 +225,12 @@ impl TxBatch {
         let buffer = self.buffer.as_deref_mut().expect("there until the drop");
         let total = len + ICRC_LEN;
         let slot = buffer.arena[self.used + SLOT_OFFSET];
-        let joins = buffer.groups.last().is_some_and(|group| {
-            group.open && total <= group.segment && group.slot == slot && group.dst == *dst
-        });
+        let joins = buffer
+            .groups
+            .last()
+            .is_some_and(|group| group.open && total <= group.segment && group.slot == slot && group.dst == *dst);
         if !joins {
-            let flow = Flow {
-                ip,
-                src_port: self.shared.port,
-                dst_port: dst.remote.port(),
-            };
+            let flow = Flow { ip, src_port: self.shared.port, dst_port: dst.remote.port() };
             let ttl = if dst.ttl == DEFAULT_TTL { 0 } else { dst.ttl };
             let family = self.shared.family;
             buffer.groups.push(Group {
@@ -383,10 +371,7 @@ impl TxBatch {
     /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If that works, the
     /// device on the way cannot segment (`EIO` without checksum offload, `EINVAL` in old kernels), which is remembered.
     fn send_singly(&mut self, group: &Group, bytes: &mut [u8], refusal: i32) {
-        if !matches!(
-            refusal,
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP
-        ) {
+        if !matches!(refusal, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
             self.lose(group.count, refusal);
             return;
         }
@@ -398,11 +383,7 @@ impl TxBatch {
         control.pop_segment();
         let packets: Vec<_> = bytes
             .chunks(group.segment)
-            .map(|payload| Outgoing {
-                name: &group.name,
-                control: control.as_bytes(),
-                payload,
-            })
+            .map(|payload| Outgoing { name: &group.name, control: control.as_bytes(), payload })
             .collect();
         let mut rest = &packets[..];
         let mut any = false;
@@ -429,10 +410,7 @@ impl TxBatch {
         }
     }
 
-    fn send<'a>(
-        &mut self,
-        mut messages: impl ExactSizeIterator<Item = Outgoing<'a>>,
-    ) -> Result<usize, i32> {
+    fn send<'a>(&mut self, mut messages: impl ExactSizeIterator<Item = Outgoing<'a>>) -> Result<usize, i32> {
         let result = if messages.len() == 1 {
             let message = messages.next().expect("there is one");
             sys::send_one(self.shared.fd(), &message).map(|()| 1)
@@ -456,14 +434,8 @@ impl TxBatch {
 
     fn lose(&mut self, packets: usize, errno: i32) {
         let (reported, counted) = match errno {
-            libc::EAGAIN => (
-                &mut self.report.congested,
-                &mut self.statistics.tx_would_block,
-            ),
-            libc::ENOBUFS | libc::ENOMEM => (
-                &mut self.report.congested,
-                &mut self.statistics.tx_no_buffers,
-            ),
+            libc::EAGAIN => (&mut self.report.congested, &mut self.statistics.tx_would_block),
+            libc::ENOBUFS | libc::ENOMEM => (&mut self.report.congested, &mut self.statistics.tx_no_buffers),
             libc::EMSGSIZE => (&mut self.report.too_big, &mut self.statistics.tx_too_big),
             libc::EHOSTUNREACH
             | libc::ENETUNREACH
@@ -473,10 +445,7 @@ impl TxBatch {
             | libc::EAFNOSUPPORT
             | libc::EINVAL
             | libc::EPERM
-            | libc::EACCES => (
-                &mut self.report.unreachable,
-                &mut self.statistics.tx_unreachable,
-            ),
+            | libc::EACCES => (&mut self.report.unreachable, &mut self.statistics.tx_unreachable),
             _ => (&mut self.report.other, &mut self.statistics.tx_other_errors),
         };
         *reported += packets;
@@ -546,21 +515,10 @@ mod tests {
 
     /// Three packets that the kernel "refused" as one batch with `refusal`.
     fn refused(refusal: i32) -> (SendReport, UdpStatistics, Vec<Vec<u8>>, UdpPort) {
-        let config = UdpConfig {
-            port: 0,
-            ..UdpConfig::default()
-        };
-        let (a, b) = (
-            UdpPort::open(&config).expect("open"),
-            UdpPort::open(&config).expect("open"),
-        );
+        let config = UdpConfig { port: 0, ..UdpConfig::default() };
+        let (a, b) = (UdpPort::open(&config).expect("open"), UdpPort::open(&config).expect("open"));
         let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        let dst = UdpDst {
-            remote: SocketAddr::new(ip, b.local_port()),
-            local: ip,
-            tos: 0,
-            ttl: 0,
-        };
+        let dst = UdpDst { remote: SocketAddr::new(ip, b.local_port()), local: ip, tos: 0, ttl: 0 };
         let mut batch = a.sender().batch();
         let add = |batch: &mut TxBatch, i, len| {
             batch.reserve(&dst, len).copy_from_slice(&numbered(i, len));
@@ -602,10 +560,7 @@ mod tests {
         assert_eq!(got, expected.map(|(i, len)| numbered(i, len)));
         // Each with the identification 0, and the last two no longer as a batch.
         let statistics = b.counters().read();
-        assert_eq!(
-            (statistics.rcvd_datagrams, statistics.rcvd_foreign_ip_id),
-            (5, 0)
-        );
+        assert_eq!((statistics.rcvd_datagrams, statistics.rcvd_foreign_ip_id), (5, 0));
     }
 
     #[test]
