@@ -94,14 +94,7 @@ pub fn pcap_header() -> [u8; PCAP_HEADER_LEN] {
     const LINKTYPE_ETHERNET: u32 = 1;
     let mut out = [0; PCAP_HEADER_LEN];
     // Time zone and accuracy, the two words between, are zero in practice.
-    let words = [
-        NANOSECOND_MAGIC,
-        VERSION_2_4,
-        0,
-        0,
-        SNAP_LEN,
-        LINKTYPE_ETHERNET,
-    ];
+    let words = [NANOSECOND_MAGIC, VERSION_2_4, 0, 0, SNAP_LEN, LINKTYPE_ETHERNET];
     for (field, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
         *field = word.to_le_bytes();
     }
@@ -116,12 +109,7 @@ pub fn pcap_header() -> [u8; PCAP_HEADER_LEN] {
 pub fn pcap_record(time_ns: u64, frame_len: usize) -> [u8; PCAP_RECORD_LEN] {
     const SECOND: u64 = 1_000_000_000;
     let len = u32::try_from(frame_len).unwrap_or(u32::MAX);
-    let words = [
-        (time_ns / SECOND) as u32,
-        (time_ns % SECOND) as u32,
-        len,
-        len,
-    ];
+    let words = [(time_ns / SECOND) as u32, (time_ns % SECOND) as u32, len, len];
     let mut out = [0; PCAP_RECORD_LEN];
     for (field, word) in out.as_chunks_mut().0.iter_mut().zip(words) {
         *field = word.to_le_bytes();

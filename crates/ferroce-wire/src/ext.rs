@@ -146,11 +146,7 @@ impl Reth {
 
     #[inline]
     pub(crate) const fn parse(b: &[u8; Self::LEN]) -> Self {
-        Self {
-            va: be64(b, 0),
-            rkey: be32(b, 8),
-            len: be32(b, 12),
-        }
+        Self { va: be64(b, 0), rkey: be32(b, 8), len: be32(b, 12) }
     }
 
     #[inline]
@@ -167,12 +163,7 @@ impl AtomicEth {
 
     #[inline]
     pub(crate) const fn parse(b: &[u8; Self::LEN]) -> Self {
-        Self {
-            va: be64(b, 0),
-            rkey: be32(b, 8),
-            swap_or_add: be64(b, 12),
-            compare: be64(b, 20),
-        }
+        Self { va: be64(b, 0), rkey: be32(b, 8), swap_or_add: be64(b, 12), compare: be64(b, 20) }
     }
 
     #[inline]
@@ -190,10 +181,7 @@ impl Aeth {
 
     #[inline]
     pub(crate) const fn parse(b: &[u8; Self::LEN]) -> Self {
-        Self {
-            syndrome: Syndrome::from_u8(b[0]),
-            msn: be32(b, 0) & PSN_MASK,
-        }
+        Self { syndrome: Syndrome::from_u8(b[0]), msn: be32(b, 0) & PSN_MASK }
     }
 
     #[inline]
@@ -208,10 +196,7 @@ impl Deth {
 
     #[inline]
     pub(crate) const fn parse(b: &[u8; Self::LEN]) -> Self {
-        Self {
-            qkey: be32(b, 0),
-            src_qpn: be32(b, 4) & PSN_MASK,
-        }
+        Self { qkey: be32(b, 0), src_qpn: be32(b, 4) & PSN_MASK }
     }
 
     #[inline]

@@ -2,10 +2,10 @@
 //! uses: bit 31 is the coefficient of x^0, bit 0 that of x^31.
 
 /// The CRC-32 polynomial, reflected, without its x^32 term.
-pub(crate) const POLY: u32 = 0xedb8_8320;
+const POLY: u32 = 0xedb8_8320;
 
 /// The polynomial 1.
-pub(crate) const ONE: u32 = 1 << 31;
+const ONE: u32 = 1 << 31;
 
 /// `a * x`.
 const fn times_x(a: u32) -> u32 {
@@ -32,18 +32,30 @@ pub(crate) const fn mul(a: u32, b: u32) -> u32 {
     product
 }
 
-/// `FINE[i]` is x^-8i, `COARSE[i]` is x^-2048i: every distance within a datagram is one of each.
-static FINE: [u32; 256] = inverse_powers(ONE, 8);
-static COARSE: [u32; 256] = inverse_powers(ONE, 2048);
+/// x^n.
+pub(crate) const fn power_of_x(n: u32) -> u32 {
+    let mut power = ONE;
+    let mut i = 0;
+    while i < n {
+        power = times_x(power);
+        i += 1;
+    }
+    power
+}
 
-const fn inverse_powers(start: u32, bits: u32) -> [u32; 256] {
+/// `FINE[i]` is x^-8i, `COARSE[i]` is x^-2048i: every distance within a datagram is one of each.
+static FINE: [u32; 256] = inverse_powers(8);
+static COARSE: [u32; 256] = inverse_powers(2048);
+
+/// The powers of x^-`bits`.
+const fn inverse_powers(bits: u32) -> [u32; 256] {
     let mut step = ONE;
     let mut bit = 0;
     while bit < bits {
         step = over_x(step);
         bit += 1;
     }
-    let mut table = [start; 256];
+    let mut table = [ONE; 256];
     let mut i = 1;
     while i < 256 {
         table[i] = mul(table[i - 1], step);

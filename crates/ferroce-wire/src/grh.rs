@@ -79,10 +79,7 @@ impl Grh {
         if is_v4 {
             let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *v4;
             return Ok(Self {
-                ip: IpPair::V4 {
-                    src: [s0, s1, s2, s3].into(),
-                    dst: [d0, d1, d2, d3].into(),
-                },
+                ip: IpPair::V4 { src: [s0, s1, s2, s3].into(), dst: [d0, d1, d2, d3].into() },
                 tclass: v4[1],
                 hop_limit: v4[8],
                 flow_label: 0,
@@ -93,13 +90,9 @@ impl Grh {
             return Err(ParseError::NoIpHeader);
         }
         let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let address =
-            |at: usize| -> [u8; 16] { bytes[at..at + 16].try_into().expect("16 bytes of 40") };
+        let address = |at: usize| -> [u8; 16] { bytes[at..at + 16].try_into().expect("16 bytes of 40") };
         Ok(Self {
-            ip: IpPair::V6 {
-                src: address(8).into(),
-                dst: address(24).into(),
-            },
+            ip: IpPair::V6 { src: address(8).into(), dst: address(24).into() },
             tclass: (word >> 20) as u8,
             hop_limit: bytes[7],
             flow_label: word & 0xf_ffff,

@@ -187,20 +187,13 @@ pub struct Headers {
 /// The `N` bytes of an extension header that begin at `at`.
 #[inline]
 fn array<const N: usize>(packet: &[u8], at: usize) -> Result<&[u8; N], ParseError> {
-    packet
-        .get(at..)
-        .and_then(<[u8]>::first_chunk)
-        .ok_or(ParseError::Truncated {
-            needed: at + N,
-            len: packet.len(),
-        })
+    packet.get(at..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated { needed: at + N, len: packet.len() })
 }
 
 /// The first `N` bytes of `b`, which is longer than that by construction, and the rest.
 #[inline]
 fn split<const N: usize>(b: &mut [u8]) -> (&mut [u8; N], &mut [u8]) {
-    b.split_first_chunk_mut()
-        .expect("the output is as long as Headers::len")
+    b.split_first_chunk_mut().expect("the output is as long as Headers::len")
 }
 
 impl Headers {
@@ -271,14 +264,7 @@ impl Headers {
             ExtKind::Reth => Ext::Reth(Reth::parse(array(packet, at)?)),
             ExtKind::RethImm => {
                 let b: &[u8; 20] = array(packet, at)?;
-                Ext::RethImm(
-                    Reth {
-                        va: be64(b, 0),
-                        rkey: be32(b, 8),
-                        len: be32(b, 12),
-                    },
-                    be32(b, 16),
-                )
+                Ext::RethImm(Reth { va: be64(b, 0), rkey: be32(b, 8), len: be32(b, 12) }, be32(b, 16))
             }
             ExtKind::Imm => Ext::Imm(be32::<4>(array(packet, at)?, 0)),
             ExtKind::Inv => Ext::Inv(be32::<4>(array(packet, at)?, 0)),
@@ -329,10 +315,7 @@ impl<'a> Packet<'a> {
         let body = &bytes[at..];
         let pad = headers.bth.pad;
         let Some(len) = body.len().checked_sub(usize::from(pad)) else {
-            return Err(ParseError::Pad {
-                pad,
-                remaining: body.len(),
-            });
+            return Err(ParseError::Pad { pad, remaining: body.len() });
         };
         if !body.len().is_multiple_of(4) {
             return Err(ParseError::Unaligned(body.len()));
@@ -341,9 +324,6 @@ impl<'a> Packet<'a> {
         if len != 0 && !opcode.has_payload() {
             return Err(ParseError::UnexpectedPayload { opcode, len });
         }
-        Ok(Self {
-            headers,
-            payload: &body[..len],
-        })
+        Ok(Self { headers, payload: &body[..len] })
     }
 }

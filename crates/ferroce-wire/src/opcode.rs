@@ -220,10 +220,7 @@ impl Opcode {
     #[inline]
     #[must_use]
     pub const fn has_imm(self) -> bool {
-        matches!(
-            self.ext_kind(),
-            ExtKind::Imm | ExtKind::RethImm | ExtKind::DethImm
-        )
+        matches!(self.ext_kind(), ExtKind::Imm | ExtKind::RethImm | ExtKind::DethImm)
     }
 
     /// Whether an rkey to invalidate follows (IETH).
@@ -273,10 +270,7 @@ impl Opcode {
     #[inline]
     #[must_use]
     pub const fn has_payload(self) -> bool {
-        matches!(
-            self.operation(),
-            Operation::Send | Operation::Write | Operation::ReadResponse
-        )
+        matches!(self.operation(), Operation::Send | Operation::Write | Operation::ReadResponse)
     }
 
     /// Bytes of the BTH and the extension headers.

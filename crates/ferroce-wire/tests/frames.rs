@@ -7,13 +7,8 @@ use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::{FrameMeta, GRH_LEN, Grh, IpPair, ParseError, ethernet_frame};
 use proptest::prelude::*;
 
-const META: FrameMeta = FrameMeta {
-    src_mac: [2, 0, 0, 0, 0, 1],
-    dst_mac: [2, 0, 0, 0, 0, 2],
-    ttl: 63,
-    tos: 0x6a,
-    ip_id: 0x1234,
-};
+const META: FrameMeta =
+    FrameMeta { src_mac: [2, 0, 0, 0, 0, 1], dst_mac: [2, 0, 0, 0, 0, 2], ttl: 63, tos: 0x6a, ip_id: 0x1234 };
 
 /// The ones' complement sum, one word at a time with the carry put back at once.
 fn ones_complement(bytes: &[u8]) -> u16 {
@@ -75,21 +70,12 @@ fn pcap_bytes() {
     assert_eq!(pcap_header(), [
         0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
     ]);
-    assert_eq!(
-        pcap_record(3_000_000_002, 258),
-        [3, 0, 0, 0, 2, 0, 0, 0, 2, 1, 0, 0, 2, 1, 0, 0]
-    );
+    assert_eq!(pcap_record(3_000_000_002, 258), [3, 0, 0, 0, 2, 0, 0, 0, 2, 1, 0, 0, 2, 1, 0, 0]);
 }
 
 #[test]
 fn grh_of_v4() {
-    let grh = Grh {
-        ip: flow_v4().ip,
-        tclass: 0x6a,
-        hop_limit: 63,
-        flow_label: 0,
-        payload_len: 288,
-    };
+    let grh = Grh { ip: flow_v4().ip, tclass: 0x6a, hop_limit: 63, flow_label: 0, payload_len: 288 };
     let mut bytes = [0xee; GRH_LEN];
     grh.emit(&mut bytes);
     assert_eq!(bytes[..20], [0; 20]);
@@ -103,13 +89,7 @@ fn grh_of_v4() {
     assert_eq!(Grh::parse(&bytes), Ok(grh));
     // Unless the second half is not IPv4: then it is the tail of an IPv6 address pair.
     bytes[30] ^= 1;
-    assert!(matches!(
-        Grh::parse(&bytes),
-        Ok(Grh {
-            ip: IpPair::V6 { .. },
-            ..
-        })
-    ));
+    assert!(matches!(Grh::parse(&bytes), Ok(Grh { ip: IpPair::V6 { .. }, .. })));
     // Without the rival, a NIC's missing checksum is forgiven.
     bytes[0] = 0;
     assert_eq!(Grh::parse(&bytes), Ok(grh));
@@ -117,13 +97,7 @@ fn grh_of_v4() {
 
 #[test]
 fn grh_of_v6() {
-    let grh = Grh {
-        ip: flow_v6().ip,
-        tclass: 0x6a,
-        hop_limit: 63,
-        flow_label: 0xa_bcde,
-        payload_len: 288,
-    };
+    let grh = Grh { ip: flow_v6().ip, tclass: 0x6a, hop_limit: 63, flow_label: 0xa_bcde, payload_len: 288 };
     let mut bytes = [0xee; GRH_LEN];
     grh.emit(&mut bytes);
     assert_eq!(bytes[..8], [0x66, 0xaa, 0xbc, 0xde, 1, 32, 17, 63]);

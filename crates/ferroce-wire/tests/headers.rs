@@ -4,8 +4,8 @@ mod common;
 
 use common::{Bits, headers, packet};
 use ferroce_wire::{
-    Aeth, AtomicEth, BTH_LEN, Bth, Deth, Ext, Headers, MAX_HEADERS_LEN, NakCode, Opcode, Operation,
-    Packet, ParseError, Position, Reth, Syndrome, Transport, pad_len,
+    Aeth, AtomicEth, BTH_LEN, Bth, Deth, Ext, Headers, MAX_HEADERS_LEN, NakCode, Opcode, Operation, Packet, ParseError,
+    Position, Reth, Syndrome, Transport, pad_len,
 };
 use proptest::prelude::*;
 
@@ -102,8 +102,7 @@ fn opcode_attributes_agree_with_the_name() {
         assert_eq!(opcode.position(), position, "{name}");
         assert_eq!(opcode.has_imm(), name.ends_with("Immediate"), "{name}");
         assert_eq!(opcode.has_inv(), name.ends_with("Invalidate"), "{name}");
-        let reth = operation == Operation::Write && position.is_first()
-            || operation == Operation::ReadRequest;
+        let reth = operation == Operation::Write && position.is_first() || operation == Operation::ReadRequest;
         assert_eq!(opcode.has_reth(), reth, "{name}");
         let aeth = matches!(operation, Operation::Ack | Operation::AtomicAck)
             || operation == Operation::ReadResponse && position != Position::Middle;
@@ -113,10 +112,7 @@ fn opcode_attributes_agree_with_the_name() {
         assert_eq!(opcode.has_atomic_eth(), atomic, "{name}");
         let atomic_ack = operation == Operation::AtomicAck;
         assert_eq!(opcode.has_atomic_ack_eth(), atomic_ack, "{name}");
-        assert_eq!(
-            position.is_last(),
-            !name.contains("First") && !name.contains("Middle")
-        );
+        assert_eq!(position.is_last(), !name.contains("First") && !name.contains("Middle"));
     }
 }
 
@@ -124,10 +120,7 @@ fn emitted(headers: Headers) -> Vec<u8> {
     let mut out = [0xee; MAX_HEADERS_LEN + 1];
     let len = headers.emit(&mut out);
     assert_eq!(len, headers.len());
-    assert!(
-        out[len..].iter().all(|&b| b == 0xee),
-        "wrote behind the headers"
-    );
+    assert!(out[len..].iter().all(|&b| b == 0xee), "wrote behind the headers");
     out[..len].to_vec()
 }
 
@@ -143,15 +136,8 @@ fn golden_bytes() {
         ack_request: true,
         psn: 0x01_0203,
     };
-    let reth = Reth {
-        va: 0x1122_3344_5566_7788,
-        rkey: 0x99aa_bbcc,
-        len: 0xddee_ff00,
-    };
-    let bytes = emitted(Headers {
-        bth,
-        ext: Ext::RethImm(reth, 0x0102_0304),
-    });
+    let reth = Reth { va: 0x1122_3344_5566_7788, rkey: 0x99aa_bbcc, len: 0xddee_ff00 };
+    let bytes = emitted(Headers { bth, ext: Ext::RethImm(reth, 0x0102_0304) });
     #[rustfmt::skip]
     assert_eq!(bytes, [
         0x0b, 0xf0, 0x80, 0x01, 0x00, 0x0a, 0x0b, 0x0c, 0x80, 0x01, 0x02, 0x03,
@@ -159,16 +145,9 @@ fn golden_bytes() {
         0x01, 0x02, 0x03, 0x04,
     ]);
 
-    let ack = Aeth {
-        syndrome: Syndrome::Nak(NakCode::RemoteAccess),
-        msn: 0x0a_0b0c,
-    };
+    let ack = Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 0x0a_0b0c };
     let bytes = emitted(Headers {
-        bth: Bth {
-            opcode: Opcode::RcAtomicAck,
-            migrated: false,
-            ..Bth::default()
-        },
+        bth: Bth { opcode: Opcode::RcAtomicAck, migrated: false, ..Bth::default() },
         ext: Ext::AtomicAck(ack, 0x0102_0304_0506_0708),
     });
     #[rustfmt::skip]
@@ -183,29 +162,17 @@ fn golden_bytes() {
         swap_or_add: 0x0102_0304_0506_0708,
         compare: 0x1112_1314_1516_1718,
     };
-    let bytes = emitted(Headers {
-        bth: Bth {
-            opcode: Opcode::RcCompareSwap,
-            ..Bth::default()
-        },
-        ext: Ext::Atomic(atomic),
-    });
+    let bytes =
+        emitted(Headers { bth: Bth { opcode: Opcode::RcCompareSwap, ..Bth::default() }, ext: Ext::Atomic(atomic) });
     #[rustfmt::skip]
     assert_eq!(bytes[12..], [
         0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc,
         1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
     ]);
 
-    let deth = Deth {
-        qkey: 0x8001_0000,
-        src_qpn: 1,
-    };
+    let deth = Deth { qkey: 0x8001_0000, src_qpn: 1 };
     let bytes = emitted(Headers {
-        bth: Bth {
-            opcode: Opcode::UdSendOnlyImm,
-            dest_qpn: 1,
-            ..Bth::default()
-        },
+        bth: Bth { opcode: Opcode::UdSendOnlyImm, dest_qpn: 1, ..Bth::default() },
         ext: Ext::DethImm(deth, 7),
     });
     #[rustfmt::skip]
@@ -221,19 +188,12 @@ fn every_syndrome_byte_round_trips() {
         let syndrome = Syndrome::from_u8(byte);
         assert_eq!(syndrome.to_u8(), byte);
         let reserved = !matches!(byte, 0x00..=0x3f | 0x60..=0x64);
-        assert_eq!(
-            matches!(syndrome, Syndrome::Reserved(_)),
-            reserved,
-            "{byte:#x}"
-        );
+        assert_eq!(matches!(syndrome, Syndrome::Reserved(_)), reserved, "{byte:#x}");
     }
     assert_eq!(Syndrome::from_u8(0x1f), Syndrome::ACK_UNLIMITED);
     assert_eq!(Syndrome::from_u8(0x2e), Syndrome::RnrNak { timer: 14 });
     assert_eq!(Syndrome::from_u8(0x60), Syndrome::Nak(NakCode::PsnSequence));
-    assert_eq!(
-        Syndrome::from_u8(0x64),
-        Syndrome::Nak(NakCode::InvalidRdRequest)
-    );
+    assert_eq!(Syndrome::from_u8(0x64), Syndrome::Nak(NakCode::InvalidRdRequest));
 }
 
 #[test]
@@ -272,22 +232,13 @@ fn wide_fields_are_cut_and_do_not_spill() {
             ack_request: false,
             psn: 0xff00_0000,
         },
-        ext: Ext::Deth(Deth {
-            qkey: 0,
-            src_qpn: 0xff00_0000,
-        }),
+        ext: Ext::Deth(Deth { qkey: 0, src_qpn: 0xff00_0000 }),
     };
     let bytes = emitted(all);
     assert_eq!(bytes[0], 0x64);
     assert!(bytes[1..].iter().all(|&b| b == 0), "{bytes:x?}");
-    let ack = Aeth {
-        syndrome: Syndrome::Ack { credits: 0xe0 },
-        msn: 0xff00_0000,
-    };
-    let bytes = emitted(Headers {
-        bth: Bth::default(),
-        ext: Ext::Aeth(ack),
-    });
+    let ack = Aeth { syndrome: Syndrome::Ack { credits: 0xe0 }, msn: 0xff00_0000 };
+    let bytes = emitted(Headers { bth: Bth::default(), ext: Ext::Aeth(ack) });
     assert_eq!(bytes[12..], [0; 4]);
     let rnr = Syndrome::RnrNak { timer: 0xe0 };
     assert_eq!(rnr.to_u8(), 0x20);
@@ -326,21 +277,9 @@ fn what_is_refused() {
 
     let pad_only = with(1, 0x30);
     let refused = Packet::parse(&pad_only[..BTH_LEN]);
-    assert_eq!(
-        refused,
-        Err(ParseError::Pad {
-            pad: 3,
-            remaining: 0
-        })
-    );
+    assert_eq!(refused, Err(ParseError::Pad { pad: 3, remaining: 0 }));
     // A pad that is all that follows is an empty payload.
-    assert_eq!(
-        Packet::parse(&pad_only[..BTH_LEN + 4])
-            .unwrap()
-            .payload
-            .len(),
-        1
-    );
+    assert_eq!(Packet::parse(&pad_only[..BTH_LEN + 4]).unwrap().payload.len(), 1);
 }
 
 #[test]
@@ -357,16 +296,9 @@ fn payload_comes_only_where_it_may() {
             assert_eq!(parsed, Err(refused));
         }
     }
-    let without: Vec<Opcode> = Opcode::ALL
-        .iter()
-        .copied()
-        .filter(|opcode| !opcode.has_payload())
-        .collect();
+    let without: Vec<Opcode> = Opcode::ALL.iter().copied().filter(|opcode| !opcode.has_payload()).collect();
     use Opcode::{RcAck, RcAtomicAck, RcCompareSwap, RcFetchAdd, RcReadRequest};
-    assert_eq!(
-        without,
-        [RcReadRequest, RcAck, RcAtomicAck, RcCompareSwap, RcFetchAdd]
-    );
+    assert_eq!(without, [RcReadRequest, RcAck, RcAtomicAck, RcCompareSwap, RcFetchAdd]);
 }
 
 #[test]
@@ -377,8 +309,7 @@ fn ext_that_does_not_fit_the_opcode_is_inconsistent() {
             let mut mixed = headers(a, 0, &mut bits);
             assert!(mixed.is_consistent());
             mixed.bth.opcode = b;
-            let same_ext = std::mem::discriminant(&mixed.ext)
-                == std::mem::discriminant(&common::ext(b, &mut bits));
+            let same_ext = std::mem::discriminant(&mixed.ext) == std::mem::discriminant(&common::ext(b, &mut bits));
             assert_eq!(mixed.is_consistent(), same_ext, "{a:?} as {b:?}");
         }
     }

@@ -4,9 +4,7 @@
 mod common;
 
 use common::{Bits, flow_v4, flow_v6, headers, packet, seal};
-use ferroce_wire::{
-    Flow, FrameMeta, IcrcCheck, IpPair, Opcode, check_icrc, check_icrc_exact, ethernet_frame, icrc,
-};
+use ferroce_wire::{Flow, FrameMeta, IcrcCheck, IpPair, Opcode, check_icrc, check_icrc_exact, ethernet_frame, icrc};
 use proptest::prelude::*;
 
 const ETHERNET_LEN: usize = 14;
@@ -57,24 +55,12 @@ fn frame(flow: &Flow, meta: &FrameMeta, packet: &[u8]) -> Vec<u8> {
 }
 
 fn meta(ip_id: u16) -> FrameMeta {
-    FrameMeta {
-        src_mac: [2, 0, 0, 0, 0, 1],
-        dst_mac: [2, 0, 0, 0, 0, 2],
-        ttl: 64,
-        tos: 0,
-        ip_id,
-    }
+    FrameMeta { src_mac: [2, 0, 0, 0, 0, 1], dst_mac: [2, 0, 0, 0, 0, 2], ttl: 64, tos: 0, ip_id }
 }
 
 fn any_flow() -> impl Strategy<Value = Flow> {
-    let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| IpPair::V4 {
-        src: src.into(),
-        dst: dst.into(),
-    });
-    let v6 = any::<([u8; 16], [u8; 16])>().prop_map(|(src, dst)| IpPair::V6 {
-        src: src.into(),
-        dst: dst.into(),
-    });
+    let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| IpPair::V4 { src: src.into(), dst: dst.into() });
+    let v6 = any::<([u8; 16], [u8; 16])>().prop_map(|(src, dst)| IpPair::V6 { src: src.into(), dst: dst.into() });
     (prop_oneof![v4, v6], any::<u16>(), any::<u16>()).prop_map(|(ip, src_port, dst_port)| Flow {
         ip,
         src_port,
@@ -85,11 +71,7 @@ fn any_flow() -> impl Strategy<Value = Flow> {
 #[test]
 fn state_after_the_stand_in_route_header() {
     assert_eq!(crc_state(!0, &[0xff; 8]), 0xdebb_20e3);
-    assert_eq!(
-        !crc_state(!0, b"123456789"),
-        0xcbf4_3926,
-        "the oracle is CRC-32"
-    );
+    assert_eq!(!crc_state(!0, b"123456789"), 0xcbf4_3926, "the oracle is CRC-32");
 }
 
 #[test]
@@ -130,11 +112,7 @@ fn every_identification_is_found() {
     let plain = packet(&headers(Opcode::RcAck, 0, &mut Bits(1)), &[]);
     for id in 0..=u16::MAX {
         let sealed = seal(&flow, id, &plain);
-        let expected = if id == 0x1234 {
-            IcrcCheck::Ok
-        } else {
-            IcrcCheck::OkWithId(id)
-        };
+        let expected = if id == 0x1234 { IcrcCheck::Ok } else { IcrcCheck::OkWithId(id) };
         assert_eq!(check_icrc(&flow, 0x1234, &sealed), expected);
     }
 }

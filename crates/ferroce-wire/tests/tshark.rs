@@ -4,8 +4,7 @@
 
 mod common;
 
-use std::process::Command;
-
+use common::tshark::{number, tshark};
 use common::{Bits, flow_v4, flow_v6, headers, packet, seal};
 use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::{Ext, Flow, FrameMeta, Headers, ICRC_LEN, IpPair, Opcode, ethernet_frame};
@@ -43,53 +42,10 @@ fn capture() -> (Vec<u8>, Vec<Sent>) {
             file.extend_from_slice(&pcap_record(time_ns, frame.len()));
             file.extend_from_slice(&frame);
             let (_, stored) = sealed.split_last_chunk::<ICRC_LEN>().unwrap();
-            sent.push(Sent {
-                flow,
-                headers,
-                icrc: u32::from_be_bytes(*stored),
-            });
+            sent.push(Sent { flow, headers, icrc: u32::from_be_bytes(*stored) });
         }
     }
     (file, sent)
-}
-
-/// Runs tshark over `file`: one line for each frame, `fields` separated by tabs.
-fn tshark(file: &[u8], fields: &[&str]) -> Vec<String> {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("every-opcode.pcap");
-    std::fs::write(&path, file).expect("the capture is written");
-    let mut command = Command::new("tshark");
-    // Some versions of tshark show a field twice: the first of each is enough.
-    command.arg("-r").arg(&path);
-    command.args(["-T", "fields", "-E", "occurrence=f"]);
-    for check in ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE"] {
-        command.args(["-o", check]);
-    }
-    for field in fields {
-        command.args(["-e", field]);
-    }
-    let out = command
-        .output()
-        .unwrap_or_else(|e| panic!("tshark does not run ({e}): install the package `tshark`"));
-    let stderr = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "tshark: {stderr}");
-    let stdout = String::from_utf8(out.stdout).expect("tshark prints UTF-8");
-    stdout.lines().map(str::to_owned).collect()
-}
-
-/// A field as a number; tshark prints some in hexadecimal, which ones depends on its version.
-/// Immediate data and rkeys to invalidate are bare hexadecimal bytes, which the caller marks.
-fn number(field: &str, bare_hex: bool) -> Option<u64> {
-    if field.is_empty() {
-        return None;
-    }
-    let digits = field.strip_prefix("0x");
-    let value = match digits {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None if bare_hex => u64::from_str_radix(field, 16),
-        None => field.parse(),
-    };
-    Some(value.unwrap_or_else(|e| panic!("{field}: {e}")))
 }
 
 const CHECKSUM_GOOD: u64 = 1;
@@ -108,21 +64,11 @@ const FIELDS: &[Field] = &[
         IpPair::V4 { .. } => Some(CHECKSUM_ABSENT),
         IpPair::V6 { .. } => Some(CHECKSUM_GOOD),
     }),
-    ("infiniband.bth.opcode", false, |s| {
-        Some(s.headers.bth.opcode.to_u8().into())
-    }),
-    ("infiniband.bth.padcnt", false, |s| {
-        Some(s.headers.bth.pad.into())
-    }),
-    ("infiniband.bth.p_key", false, |s| {
-        Some(s.headers.bth.pkey.into())
-    }),
-    ("infiniband.bth.destqp", false, |s| {
-        Some(s.headers.bth.dest_qpn.into())
-    }),
-    ("infiniband.bth.psn", false, |s| {
-        Some(s.headers.bth.psn.into())
-    }),
+    ("infiniband.bth.opcode", false, |s| Some(s.headers.bth.opcode.to_u8().into())),
+    ("infiniband.bth.padcnt", false, |s| Some(s.headers.bth.pad.into())),
+    ("infiniband.bth.p_key", false, |s| Some(s.headers.bth.pkey.into())),
+    ("infiniband.bth.destqp", false, |s| Some(s.headers.bth.dest_qpn.into())),
+    ("infiniband.bth.psn", false, |s| Some(s.headers.bth.psn.into())),
     // tshark shows an atomic's address under the name of the RETH's.
     ("infiniband.reth.va", false, |s| match s.headers.ext {
         Ext::Reth(reth) | Ext::RethImm(reth, _) => Some(reth.va),
@@ -134,45 +80,24 @@ const FIELDS: &[Field] = &[
         Ext::Atomic(atomic) => Some(atomic.rkey.into()),
         _ => None,
     }),
-    ("infiniband.reth.dmalen", false, |s| {
-        s.headers.ext.reth().map(|reth| reth.len.into())
+    ("infiniband.reth.dmalen", false, |s| s.headers.ext.reth().map(|reth| reth.len.into())),
+    ("infiniband.deth.q_key", false, |s| s.headers.ext.deth().map(|deth| deth.qkey.into())),
+    ("infiniband.deth.srcqp", false, |s| s.headers.ext.deth().map(|deth| deth.src_qpn.into())),
+    ("infiniband.aeth.syndrome", false, |s| s.headers.ext.aeth().map(|aeth| aeth.syndrome.to_u8().into())),
+    ("infiniband.aeth.msn", false, |s| s.headers.ext.aeth().map(|aeth| aeth.msn.into())),
+    ("infiniband.atomiceth.swapdt", false, |s| match s.headers.ext {
+        Ext::Atomic(atomic) => Some(atomic.swap_or_add),
+        _ => None,
     }),
-    ("infiniband.deth.q_key", false, |s| {
-        s.headers.ext.deth().map(|deth| deth.qkey.into())
+    ("infiniband.atomiceth.cmpdt", false, |s| match s.headers.ext {
+        Ext::Atomic(atomic) => Some(atomic.compare),
+        _ => None,
     }),
-    ("infiniband.deth.srcqp", false, |s| {
-        s.headers.ext.deth().map(|deth| deth.src_qpn.into())
+    ("infiniband.atomicacketh.origremdt", false, |s| match s.headers.ext {
+        Ext::AtomicAck(_, original) => Some(original),
+        _ => None,
     }),
-    ("infiniband.aeth.syndrome", false, |s| {
-        s.headers
-            .ext
-            .aeth()
-            .map(|aeth| aeth.syndrome.to_u8().into())
-    }),
-    ("infiniband.aeth.msn", false, |s| {
-        s.headers.ext.aeth().map(|aeth| aeth.msn.into())
-    }),
-    ("infiniband.atomiceth.swapdt", false, |s| {
-        match s.headers.ext {
-            Ext::Atomic(atomic) => Some(atomic.swap_or_add),
-            _ => None,
-        }
-    }),
-    ("infiniband.atomiceth.cmpdt", false, |s| {
-        match s.headers.ext {
-            Ext::Atomic(atomic) => Some(atomic.compare),
-            _ => None,
-        }
-    }),
-    ("infiniband.atomicacketh.origremdt", false, |s| {
-        match s.headers.ext {
-            Ext::AtomicAck(_, original) => Some(original),
-            _ => None,
-        }
-    }),
-    ("infiniband.immdt", true, |s| {
-        s.headers.ext.imm().map(u64::from)
-    }),
+    ("infiniband.immdt", true, |s| s.headers.ext.imm().map(u64::from)),
     ("infiniband.ieth", true, |s| match s.headers.ext {
         Ext::Inv(rkey) => Some(rkey.into()),
         _ => None,
@@ -191,11 +116,7 @@ fn tshark_reads_what_was_written() {
         assert_eq!(columns.len(), FIELDS.len(), "{line:?}");
         for (column, (name, bare_hex, expected)) in columns.iter().zip(FIELDS) {
             let opcode = sent.headers.bth.opcode.name();
-            assert_eq!(
-                number(column, *bare_hex),
-                expected(sent),
-                "{name} of {opcode}"
-            );
+            assert_eq!(number(column, *bare_hex), expected(sent), "{name} of {opcode}");
         }
     }
 }
@@ -203,20 +124,13 @@ fn tshark_reads_what_was_written() {
 #[test]
 fn tshark_finds_no_fault_and_the_same_names() {
     let (file, sent) = capture();
-    let lines = tshark(
-        &file,
-        &["_ws.malformed", "_ws.expert.message", "_ws.col.Info"],
-    );
+    let lines = tshark(&file, &["_ws.malformed", "_ws.expert.message", "_ws.col.Info"]);
     assert_eq!(lines.len(), sent.len());
     for (line, sent) in lines.iter().zip(&sent) {
         let name = sent.headers.bth.opcode.name();
-        let info = line
-            .strip_prefix("\t\t")
-            .unwrap_or_else(|| panic!("{name}: {line:?}"));
+        let info = line.strip_prefix("\t\t").unwrap_or_else(|| panic!("{name}: {line:?}"));
         // The name ends where the QP begins, or else a longer name could pass for a shorter one.
-        let (seen, _) = info
-            .split_once("QP=")
-            .unwrap_or_else(|| panic!("{name}: {info}"));
+        let (seen, _) = info.split_once("QP=").unwrap_or_else(|| panic!("{name}: {info}"));
         assert_eq!(seen.trim_end(), name);
     }
 }
@@ -227,13 +141,7 @@ fn tshark_finds_a_fault_where_there_is_one() {
     let headers = headers(Opcode::RcReadRequest, 0, &mut Bits(1));
     let whole = packet(&headers, &[]);
     let mut frame = Vec::new();
-    let meta = FrameMeta {
-        src_mac: [2, 0, 0, 0, 0, 1],
-        dst_mac: [2, 0, 0, 0, 0, 2],
-        ttl: 64,
-        tos: 0,
-        ip_id: 0,
-    };
+    let meta = FrameMeta { src_mac: [2, 0, 0, 0, 0, 1], dst_mac: [2, 0, 0, 0, 0, 2], ttl: 64, tos: 0, ip_id: 0 };
     ethernet_frame(&flow_v4(), &meta, &whole[..14], &mut frame);
     let mut file = pcap_header().to_vec();
     file.extend_from_slice(&pcap_record(0, frame.len()));

@@ -1,5 +1,6 @@
-//! Links: what carries packets from one device to another.
+//! How packets travel between contexts: over UDP, as RoCEv2 has it, or through shared memory on one machine.
 
 pub mod capture;
 pub mod fault;
+pub mod shm;
 pub mod udp;

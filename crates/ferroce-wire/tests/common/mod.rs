@@ -3,9 +3,12 @@
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod pcap;
+pub mod tshark;
+
 use ferroce_wire::{
-    Aeth, AtomicEth, Bth, Deth, Ext, Flow, Headers, ICRC_LEN, IpPair, Opcode, ROCE_UDP_PORT, Reth,
-    Syndrome, icrc, pad_len,
+    Aeth, AtomicEth, Bth, Deth, Ext, Flow, Headers, ICRC_LEN, IpPair, Opcode, ROCE_UDP_PORT, Reth, Syndrome, icrc,
+    pad_len,
 };
 
 /// A small generator (splitmix64) for tests that need many reproducible bits.
@@ -30,26 +33,12 @@ impl Bits {
 
 /// The extension headers that `opcode` calls for, told from its `has_*` answers.
 pub fn ext(opcode: Opcode, bits: &mut Bits) -> Ext {
-    let reth = Reth {
-        va: bits.word(),
-        rkey: bits.word() as u32,
-        len: bits.word() as u32,
-    };
-    let aeth = Aeth {
-        syndrome: Syndrome::from_u8(bits.word() as u8),
-        msn: bits.word() as u32 >> 8,
-    };
-    let deth = Deth {
-        qkey: bits.word() as u32,
-        src_qpn: bits.word() as u32 >> 8,
-    };
+    let reth = Reth { va: bits.word(), rkey: bits.word() as u32, len: bits.word() as u32 };
+    let aeth = Aeth { syndrome: Syndrome::from_u8(bits.word() as u8), msn: bits.word() as u32 >> 8 };
+    let deth = Deth { qkey: bits.word() as u32, src_qpn: bits.word() as u32 >> 8 };
     let imm = bits.word() as u32;
     if opcode.has_reth() {
-        if opcode.has_imm() {
-            Ext::RethImm(reth, imm)
-        } else {
-            Ext::Reth(reth)
-        }
+        if opcode.has_imm() { Ext::RethImm(reth, imm) } else { Ext::Reth(reth) }
     } else if opcode.has_atomic_eth() {
         Ext::Atomic(AtomicEth {
             va: bits.word(),
@@ -62,11 +51,7 @@ pub fn ext(opcode: Opcode, bits: &mut Bits) -> Ext {
     } else if opcode.has_aeth() {
         Ext::Aeth(aeth)
     } else if opcode.has_deth() {
-        if opcode.has_imm() {
-            Ext::DethImm(deth, imm)
-        } else {
-            Ext::Deth(deth)
-        }
+        if opcode.has_imm() { Ext::DethImm(deth, imm) } else { Ext::Deth(deth) }
     } else if opcode.has_inv() {
         Ext::Inv(imm)
     } else if opcode.has_imm() {
@@ -113,10 +98,7 @@ pub fn seal(flow: &Flow, ip_id: u16, packet: &[u8]) -> Vec<u8> {
 
 pub fn flow_v4() -> Flow {
     Flow {
-        ip: IpPair::V4 {
-            src: [192, 0, 2, 1].into(),
-            dst: [192, 0, 2, 2].into(),
-        },
+        ip: IpPair::V4 { src: [192, 0, 2, 1].into(), dst: [192, 0, 2, 2].into() },
         src_port: 0xc123,
         dst_port: ROCE_UDP_PORT,
     }
@@ -124,10 +106,7 @@ pub fn flow_v4() -> Flow {
 
 pub fn flow_v6() -> Flow {
     Flow {
-        ip: IpPair::V6 {
-            src: "2001:db8::1".parse().unwrap(),
-            dst: "2001:db8:0:7::2".parse().unwrap(),
-        },
+        ip: IpPair::V6 { src: "2001:db8::1".parse().unwrap(), dst: "2001:db8:0:7::2".parse().unwrap() },
         src_port: 0xc123,
         dst_port: ROCE_UDP_PORT,
     }

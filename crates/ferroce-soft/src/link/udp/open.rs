@@ -18,6 +18,9 @@ use super::tx::{DEFAULT_TTL, TxShared, UdpTx};
 use crate::link::capture::Capture;
 use crate::link::fault::FaultPlan;
 
+/// `include/uapi/linux/udp.h`; libc does not have it.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+
 /// How to open a [`UdpPort`].
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
@@ -213,6 +216,11 @@ fn set_options(config: &UdpConfig, family: Family, wildcard: bool, socket: &Sock
         }
         set("IP_RECVTOS", IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set("IP_RECVTTL", IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+    }
+    if family == Family::V6 {
+        // The kernel's rxe and many NICs send IPv6 datagrams without a UDP checksum: the ICRC is the better one
+        // (IBTA annex A17.4.5.3).
+        set("UDP_NO_CHECK6_RX", libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     // What follows is only worth having. Without it the link is slower or hears groups that others joined, no more.
     if config.gro {

@@ -1,0 +1,61 @@
+use crate::link::fault::FaultPlan;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which link carries packets to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkMode {
+    /// Shared memory to contexts of the same user on the same machine, UDP to all others.
+    #[default]
+    Auto,
+    /// Always UDP, even between two contexts on one machine.
+    Udp,
+    /// Shared memory only; other peers are unreachable.
+    Shm,
+}
+
+/// How a software device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct SoftConfig {
+    /// Which link carries what is sent. Every context receives from both.
+    pub link: LinkMode,
+    /// Write every UDP packet, both ways, to this pcap file.
+    pub capture: Option<PathBuf>,
+    /// Faults to inject into what is sent over UDP and shared memory.
+    pub fault: Option<crate::FaultConfig>,
+    /// Where contexts of one user find each other; `None` for `FERROCE_RUNTIME_DIR`, else a directory in `/dev/shm`
+    /// named after the user and the network namespace.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+/// Seeded faults: each probability is that of one packet, in 0..=1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultConfig {
+    /// Where the random numbers start.
+    pub seed: u64,
+    /// The packet is dropped.
+    pub loss: f64,
+    /// It is sent twice.
+    pub duplicate: f64,
+    /// It is sent after the one that follows it.
+    pub reorder: f64,
+    /// Bits of it are flipped.
+    pub corrupt: f64,
+}
+
+impl FaultConfig {
+    /// How long a packet that is to be overtaken is held back.
+    const HELD_BACK: Duration = Duration::from_micros(200);
+
+    pub(crate) fn plan(&self) -> FaultPlan {
+        FaultPlan {
+            seed: self.seed,
+            loss: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            reorder_by: Self::HELD_BACK,
+            corrupt: self.corrupt,
+            ..FaultPlan::default()
+        }
+    }
+}

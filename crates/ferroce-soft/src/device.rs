@@ -1,0 +1,31 @@
+use crate::SoftConfig;
+use crate::objects::SoftContext;
+use ferroce_verbs::provider::Device;
+use ferroce_verbs::{Context, DeviceInfo, Error, Result};
+
+/// The software device of this machine's network namespace.
+#[derive(Clone, Debug, Default)]
+pub struct SoftDevice {
+    config: SoftConfig,
+}
+
+impl SoftDevice {
+    /// Its name.
+    pub const NAME: &'static str = "soft0";
+
+    /// The device, to be opened as `config` says.
+    pub fn new(config: SoftConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl Device for SoftDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { name: Self::NAME.into(), provider: "soft", node_guid: 0 }
+    }
+
+    fn open(&self) -> Result<Context> {
+        let context = SoftContext::open(self.info(), &self.config).map_err(|error| Error::Device(Box::new(error)))?;
+        Ok(Context::from_ops(context))
+    }
+}

@@ -1,0 +1,292 @@
+use super::gids::Gids;
+use super::rx::Rx;
+use super::tx::HostTx;
+use crate::config::{FaultConfig, LinkMode, SoftConfig};
+use crate::engine::{Engine, Nanos, PacketTx};
+use crate::host::{JoinError, JoinOptions, Membership, Registry};
+use crate::link::capture::Capture;
+use crate::link::fault::FaultInjector;
+use crate::link::shm::{InUse, ShmReceiver, ShmSender};
+use crate::link::udp::{UdpConfig, UdpOpenError, UdpPort, UdpTx};
+use ferroce_verbs::{Error, Gid};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Udp(#[from] UdpOpenError),
+    #[error(transparent)]
+    InUse(#[from] InUse),
+    #[error("cannot write the capture {}: {source}", path.display())]
+    Capture {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{what}: {source}")]
+    Os {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Who makes progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// A thread of the program, in passing.
+    Poller,
+    /// The driver's own thread.
+    Driver,
+}
+
+/// The links of one context and what its threads share.
+pub(crate) struct Port {
+    pub(super) link: LinkMode,
+    pub(super) membership: Arc<Membership>,
+    pub(super) shm_tx: ShmSender,
+    pub(super) udp: UdpPort,
+    pub(super) udp_tx: UdpTx,
+    pub(super) rx: Mutex<Rx>,
+    pub(crate) gids: Gids,
+    /// Faults for what goes through shared memory; UDP has its own.
+    pub(super) shm_faults: Option<Mutex<FaultInjector>>,
+    pub(super) strays: AtomicU64,
+    pub(crate) kick: Arc<Kick>,
+    epoch: Instant,
+    now: AtomicU64,
+}
+
+/// Wakes the driver's thread, when it sleeps and has to know.
+pub(crate) struct Kick {
+    event: OwnedFd,
+    /// The thread was told and did not look yet.
+    pending: AtomicBool,
+    /// Until when the thread sleeps at the latest.
+    until: AtomicU64,
+    /// The thread only looks in now and then, as the program polls.
+    ticks: AtomicBool,
+    /// Rounds that the program made since it last armed a completion queue.
+    streak: AtomicU32,
+    pub(super) stop: AtomicBool,
+}
+
+/// Bytes of packets that wait to be written to a capture; beyond that they are counted and left out.
+const CAPTURE_BUFFER: usize = 64 << 20;
+
+/// After this many rounds without arming a completion queue the program counts as polling.
+const STREAK: u32 = 64;
+
+impl Kick {
+    fn new() -> Result<Self, OpenError> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|error| OpenError::Os { what: "creating an eventfd", source: error.into() })?;
+        Ok(Self {
+            event,
+            pending: AtomicBool::new(false),
+            until: AtomicU64::new(0),
+            ticks: AtomicBool::new(false),
+            streak: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        if !self.pending.swap(true, Ordering::AcqRel) {
+            // The counter cannot overflow, as it is read before the next write.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Wakes the thread if it would sleep beyond `deadline`.
+    pub(crate) fn wake_at(&self, deadline: Nanos) {
+        if deadline < self.until.load(Ordering::Acquire) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread unless the program polls, and so will see to it.
+    pub(crate) fn wake_unless_polled(&self) {
+        if !self.ticks.load(Ordering::Acquire) {
+            self.wake();
+        }
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// The thread is awake and looks at everything from now on.
+    pub(super) fn awake(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+        self.pending.store(false, Ordering::Release);
+        self.until.store(0, Ordering::Release);
+    }
+
+    /// The thread sleeps until `until`; it looks at everything once more after this.
+    pub(super) fn asleep(&self, until: Nanos) {
+        self.until.store(until, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_ticks(&self, ticks: bool) {
+        self.ticks.store(ticks, Ordering::SeqCst);
+    }
+
+    pub(super) fn streak(&self) -> u32 {
+        self.streak.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_polled(&self) -> bool {
+        self.streak() >= STREAK
+    }
+
+    /// The program stopped polling.
+    pub(super) fn end_streak(&self) {
+        self.streak.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Port {
+    pub(crate) fn open(config: &SoftConfig) -> Result<Self, OpenError> {
+        let mut join = JoinOptions { directory: config.runtime_dir.clone(), ..JoinOptions::default() };
+        if join.name.is_empty() {
+            join.name = "ferroce".into();
+        }
+        let membership = Arc::new(Registry::join(&join)?);
+        let capture = match &config.capture {
+            Some(path) => Some(
+                Capture::create(path, CAPTURE_BUFFER)
+                    .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
+            ),
+            None => None,
+        };
+        let plan = config.fault.as_ref().map(FaultConfig::plan);
+        let udp = UdpPort::open(&UdpConfig { faults: plan.clone(), capture, ..UdpConfig::default() })?;
+        let gids = Gids::open()?;
+        let shm_tx = ShmSender::new(membership.clone())?;
+        let rx = Mutex::new(Rx::new(ShmReceiver::new(membership.clone())?));
+        let udp_tx = udp.sender();
+        Ok(Self {
+            link: config.link,
+            membership,
+            shm_tx,
+            udp,
+            udp_tx,
+            rx,
+            gids,
+            shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
+            strays: AtomicU64::new(0),
+            kick: Arc::new(Kick::new()?),
+            epoch: Instant::now(),
+            now: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn slot(&self) -> u8 {
+        self.membership.slot()
+    }
+
+    /// Whether contexts of this machine are reached through shared memory.
+    pub(crate) fn uses_shm(&self) -> bool {
+        self.link != LinkMode::Udp
+    }
+
+    /// Receives what is sent to a multicast group, on every interface that has an address of its family.
+    pub(crate) fn join_group(&self, gid: Gid) -> Result<(), Error> {
+        let mut result = Err(Error::invalid("gid", "no interface has an address of the group's family"));
+        for ifindex in self.interfaces(gid) {
+            match self.udp.join_multicast(gid.ip(), ifindex) {
+                Ok(()) => result = Ok(()),
+                // One interface is enough; the others may not do multicast.
+                Err(error) if result.is_err() => result = Err(Error::os(format!("joining {}", gid.ip()), error)),
+                Err(_) => {}
+            }
+        }
+        result
+    }
+
+    pub(crate) fn leave_group(&self, gid: Gid) {
+        for ifindex in self.interfaces(gid) {
+            // Not joined there, or the interface is gone: nothing is left to leave.
+            let _ = self.udp.leave_multicast(gid.ip(), ifindex);
+        }
+    }
+
+    fn interfaces(&self, gid: Gid) -> BTreeSet<u32> {
+        let v4 = gid.ip().is_ipv4();
+        self.gids.table().iter().filter(|entry| entry.ip().is_ipv4() == v4).map(|entry| entry.ifindex).collect()
+    }
+
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("strays", self.strays())]
+    }
+
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays.load(Ordering::Relaxed)
+    }
+
+    /// The time when somebody last looked at the clock. It is behind by as long as nobody made progress.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// The time.
+    #[inline]
+    pub(crate) fn refresh_now(&self) -> Nanos {
+        let now = self.epoch.elapsed().as_nanos() as Nanos;
+        self.now.store(now, Ordering::Relaxed);
+        now
+    }
+
+    /// Calls `f` with a way to send; what it sends leaves before this returns.
+    #[inline]
+    pub(crate) fn send<R>(&self, f: impl FnOnce(&mut dyn PacketTx) -> R) -> R {
+        f(&mut HostTx::new(self))
+    }
+
+    /// Whether the driver's thread relies on the program to poll.
+    #[inline]
+    pub(super) fn driver_ticks(&self) -> bool {
+        self.kick.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Makes progress in the calling thread, unless another one is at it.
+    #[inline]
+    pub(crate) fn progress(&self, engine: &Engine) {
+        let Some(mut rx) = self.rx.try_lock() else { return };
+        rx.round(self, engine, Who::Poller);
+        drop(rx);
+        let streak = self.kick.streak.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        self.kick.streak.store(streak, Ordering::Relaxed);
+        if streak == STREAK {
+            self.kick.wake();
+        }
+    }
+
+    /// The program is about to wait for a completion: the driver's thread takes over.
+    pub(crate) fn armed(&self) {
+        self.kick.end_streak();
+        if self.driver_ticks() {
+            self.kick.wake();
+        }
+    }
+}

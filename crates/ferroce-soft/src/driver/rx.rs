@@ -1,0 +1,179 @@
+use super::port::{Port, Who};
+use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
+use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants};
+use crate::link::shm::ShmReceiver;
+use crate::link::udp::{Received, RxBuffers};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The receive stage: held by one thread at a time.
+pub(super) struct Rx {
+    pub(super) shm: ShmReceiver,
+    buffers: RxBuffers,
+    /// Queue pairs that want to send because of what came in this round.
+    wants: Vec<Arc<QueuePair>>,
+    /// Queue pairs that owe an acknowledgement which may wait until the next round.
+    deferred: Vec<Arc<QueuePair>>,
+    rounds: u32,
+    /// Rounds until UDP is no longer looked at by those who poll, unless something comes.
+    udp_hot: u32,
+}
+
+/// Frames taken from shared memory in one round.
+const SHM_BUDGET: usize = 64;
+/// Datagrams taken from the socket in one round.
+const UDP_BUDGET: usize = 16;
+/// A look at the socket is a system call: those who poll stop looking after this many in vain, and leave it to epoll.
+const UDP_PATIENCE: u32 = 2000;
+/// Rounds between looks at the clock.
+const CLOCK_INTERVAL: u32 = 64;
+
+impl Rx {
+    pub(super) fn new(shm: ShmReceiver) -> Self {
+        Self {
+            shm,
+            buffers: RxBuffers::new(UDP_BUDGET),
+            wants: Vec::new(),
+            deferred: Vec::new(),
+            rounds: 0,
+            udp_hot: 0,
+        }
+    }
+
+    /// Whether those who poll look at the socket at the moment.
+    pub(super) fn udp_is_hot(&self) -> bool {
+        self.udp_hot != 0
+    }
+
+    /// One round: takes in what came, sends what it leads to. Returns whether there was anything.
+    pub(super) fn round(&mut self, port: &Port, engine: &Engine, who: Who) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        let mut busy = false;
+        let mut now = port.now();
+        if who == Who::Driver || self.rounds.is_multiple_of(CLOCK_INTERVAL) {
+            now = port.refresh_now();
+        }
+        // The program had its chance to answer; what it did not acknowledge by that is acknowledged now.
+        if !self.deferred.is_empty() {
+            busy = true;
+            let mut tx = HostTx::new(port);
+            for qp in self.deferred.drain(..) {
+                qp.transmit(engine, &mut tx, now);
+            }
+        }
+        let patient = who == Who::Poller && port.driver_ticks();
+        busy |= self.receive_shm(port, engine, patient);
+        if who == Who::Driver || self.udp_hot != 0 {
+            busy |= self.receive_udp(port, engine, patient);
+        }
+        if !self.wants.is_empty() {
+            let mut tx = HostTx::new(port);
+            for qp in self.wants.drain(..) {
+                qp.transmit(engine, &mut tx, now);
+            }
+        }
+        if engine.has_ready() {
+            busy |= engine.transmit_ready(&mut HostTx::new(port), now);
+        }
+        if who == Who::Driver && port.shm_faults.is_some() {
+            // What injected faults hold back leaves in time even if nothing else does.
+            port.udp_tx.batch().flush();
+        }
+        if engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            now = port.refresh_now();
+            engine.on_timers(&mut HostTx::new(port), now);
+        }
+        busy
+    }
+
+    fn receive_shm(&mut self, port: &Port, engine: &Engine, patient: bool) -> bool {
+        let Self { shm, wants, deferred, .. } = self;
+        let mut now = None;
+        let taken = shm.poll_frames(SHM_BUDGET, |frame| {
+            let now = *now.get_or_insert_with(|| port.refresh_now());
+            let mut note = |qp, want| note(wants, deferred, patient, qp, want);
+            match frame.tag {
+                TAG_BARE => engine.receive(&Origin::Host { slot: frame.slot }, frame.bytes, now, &mut note),
+                TAG_ADDRESSED if frame.bytes.len() > PREFIX => {
+                    let (prefix, bytes) = frame.bytes.split_at(PREFIX);
+                    let (src, dst) = (parse_ip(prefix), parse_ip(&prefix[16..]));
+                    let origin = Origin::Net { src, dst, tos: prefix[32], ttl: prefix[33] };
+                    engine.receive(&origin, bytes, now, &mut note);
+                }
+                _ => crate::engine::count(&engine.counters.malformed_packets),
+            }
+        });
+        taken != 0
+    }
+
+    fn receive_udp(&mut self, port: &Port, engine: &Engine, patient: bool) -> bool {
+        let Self { buffers, wants, deferred, .. } = self;
+        let mut now: Option<Nanos> = None;
+        let slot = port.membership.slot();
+        let mut strays = 0;
+        let received = port.udp.recv(buffers, UDP_BUDGET, &mut |received| match received {
+            Received::Packet { src, dst, tos, ttl, packet, .. } => {
+                let now = *now.get_or_insert_with(|| port.refresh_now());
+                let dest = packet[5];
+                let multicast = packet[5..8] == [0xff; 3];
+                if dest != slot && !multicast {
+                    strays += 1;
+                    forward(port, dest, src.ip().to_canonical(), dst, tos, ttl, packet);
+                    return;
+                }
+                let origin = Origin::Net { src: src.ip().to_canonical(), dst: dst.to_canonical(), tos, ttl };
+                engine.receive(&origin, packet, now, &mut |qp, want| note(wants, deferred, patient, qp, want));
+            }
+            Received::Probe { index, nonce } => {
+                if nonce == port.membership.nonce() {
+                    // One more than the index: 0 stands for not known.
+                    port.membership.set_udp_index(u32::from(index) + 1);
+                }
+            }
+        });
+        if strays != 0 {
+            port.strays.fetch_add(strays, Ordering::Relaxed);
+        }
+        match received {
+            Ok(0) => {
+                self.udp_hot = self.udp_hot.saturating_sub(1);
+                false
+            }
+            Ok(_) => {
+                self.udp_hot = UDP_PATIENCE;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "receiving from the RoCEv2 port failed");
+                false
+            }
+        }
+    }
+}
+
+fn note(
+    wants: &mut Vec<Arc<QueuePair>>,
+    deferred: &mut Vec<Arc<QueuePair>>,
+    patient: bool,
+    qp: Arc<QueuePair>,
+    want: Wants,
+) {
+    let list = if patient && want == Wants::Acknowledge { deferred } else { wants };
+    // Runs of packets for one queue pair need one entry.
+    if !list.last().is_some_and(|last| Arc::ptr_eq(last, &qp)) {
+        list.push(qp);
+    }
+}
+
+/// Passes on a packet that came to this socket and is for another context. If that has no room the packet is lost, as on a
+/// wire.
+#[cold]
+fn forward(port: &Port, slot: u8, src: std::net::IpAddr, dst: std::net::IpAddr, tos: u8, ttl: u8, packet: &[u8]) {
+    let Ok(lane) = port.shm_tx.lane(slot) else { return };
+    let mut lane = lane.lock();
+    if let Some(frame) = lane.reserve(PREFIX + packet.len(), TAG_ADDRESSED) {
+        put_prefix(frame, src, dst, tos, ttl);
+        frame[PREFIX..].copy_from_slice(packet);
+        lane.commit();
+    }
+}

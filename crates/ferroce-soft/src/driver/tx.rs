@@ -1,0 +1,159 @@
+use super::port::Port;
+use crate::config::LinkMode;
+use crate::engine::{PacketTx, To};
+use crate::link::shm::LaneGuard;
+use crate::link::udp::{TxBatch, UdpDst};
+use ferroce_verbs::Gid;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+/// What precedes a packet in a shared-memory frame with [`TAG_ADDRESSED`]: source and destination GID, TOS, TTL.
+pub(super) const PREFIX: usize = 36;
+/// The frame is a packet, BTH to pad.
+pub(super) const TAG_BARE: u32 = 0;
+/// The frame is a packet with its addresses before it: a datagram, or what came by UDP to the wrong process.
+pub(super) const TAG_ADDRESSED: u32 = 1;
+
+/// Writes the addresses that precede a packet.
+pub(super) fn put_prefix(out: &mut [u8], src: IpAddr, dst: IpAddr, tos: u8, ttl: u8) {
+    out[..16].copy_from_slice(&Gid::from(src).to_bytes());
+    out[16..32].copy_from_slice(&Gid::from(dst).to_bytes());
+    out[32..PREFIX].copy_from_slice(&[tos, ttl, 0, 0]);
+}
+
+/// Puts packets into the links, for one call of one thread: consecutive packets for one peer share one lock, one wake-up and,
+/// over UDP, one system call. What was put leaves when this is dropped.
+pub(super) struct HostTx<'a> {
+    port: &'a Port,
+    lane: Option<(u8, LaneGuard<'a>)>,
+    udp: Option<TxBatch>,
+    reserved: Reserved,
+    /// How long the packet is for which there is room in the lane, with all that precedes it, and its tag.
+    frame: (usize, u32),
+    /// Takes what has nowhere to go.
+    void: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reserved {
+    None,
+    Lane,
+    Udp,
+}
+
+impl<'a> HostTx<'a> {
+    pub(super) fn new(port: &'a Port) -> Self {
+        Self { port, lane: None, udp: None, reserved: Reserved::None, frame: (0, 0), void: Vec::new() }
+    }
+
+    /// Makes `slot` the lane that is written to; false if nobody is there.
+    fn take_lane(&mut self, slot: u8) -> bool {
+        if matches!(&self.lane, Some((current, _)) if *current == slot) {
+            return true;
+        }
+        // The old lane first: two threads that hold one and want the other would wait for ever.
+        self.lane = None;
+        match self.port.shm_tx.lane(slot) {
+            Ok(lane) => {
+                self.lane = Some((slot, lane.lock()));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// A packet that would be corrupted is lost: shared memory has no checksum by which the receiver could tell.
+    #[cold]
+    fn commit_with_faults(&mut self) {
+        let (Some((_, lane)), Some(faults)) = (&mut self.lane, &self.port.shm_faults) else { return };
+        let (len, tag) = self.frame;
+        let verdict = faults.lock().decide(Duration::from_nanos(self.port.now()), len);
+        if verdict.copies == 0 || verdict.corrupt.is_some() {
+            return;
+        }
+        let copy = match lane.reserve(len, tag) {
+            Some(frame) if verdict.copies > 1 => frame.to_vec(),
+            _ => Vec::new(),
+        };
+        lane.commit();
+        if !copy.is_empty()
+            && let Some(frame) = lane.reserve(len, tag)
+        {
+            frame.copy_from_slice(&copy);
+            lane.commit();
+        }
+    }
+
+    fn reserve_udp(&mut self, to: &To<'_>, len: usize) -> &mut [u8] {
+        self.reserved = Reserved::Udp;
+        let port = self.port.udp.local_port();
+        let remote = match to.av.remote {
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, to.av.scope)),
+            ip => SocketAddr::new(ip, port),
+        };
+        let dst = UdpDst { remote, local: to.av.local, tos: to.av.tos, ttl: to.av.ttl };
+        let batch = self.udp.get_or_insert_with(|| self.port.udp_tx.batch());
+        batch.reserve(&dst, len)
+    }
+}
+
+impl PacketTx for HostTx<'_> {
+    #[inline]
+    fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]> {
+        let slot = (to.dest_qpn >> 16) as u8;
+        let local = to.av.same_host && self.port.link != LinkMode::Udp;
+        if !(local && self.take_lane(slot)) {
+            if self.port.link == LinkMode::Shm {
+                self.reserved = Reserved::None;
+                self.void.resize(len, 0);
+                return Some(&mut self.void);
+            }
+            return Some(self.reserve_udp(to, len));
+        }
+        let (_, lane) = self.lane.as_mut()?;
+        let (prefix, tag) = if to.datagram { (PREFIX, TAG_ADDRESSED) } else { (0, TAG_BARE) };
+        let mut room = lane.reserve(prefix + len, tag).is_some();
+        if !room && !lane.request_space_wakeup() {
+            room = lane.reserve(prefix + len, tag).is_some();
+        }
+        if !room {
+            self.reserved = Reserved::None;
+            return None;
+        }
+        self.reserved = Reserved::Lane;
+        self.frame = (prefix + len, tag);
+        // Reserved once more: a reservation is only a position, and the borrow of the one above has ended.
+        let frame = lane.reserve(prefix + len, tag)?;
+        if prefix != 0 {
+            put_prefix(frame, to.av.local, to.av.remote, to.av.tos, to.av.ttl);
+        }
+        Some(&mut frame[prefix..])
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        match std::mem::replace(&mut self.reserved, Reserved::None) {
+            Reserved::None => {}
+            Reserved::Lane => {
+                if self.port.shm_faults.is_some() {
+                    self.commit_with_faults();
+                } else if let Some((_, lane)) = &mut self.lane {
+                    lane.commit();
+                }
+            }
+            Reserved::Udp => {
+                if let Some(batch) = &mut self.udp {
+                    batch.commit();
+                }
+            }
+        }
+    }
+}
+
+/// An address that a shared-memory frame carries.
+pub(super) fn parse_ip(bytes: &[u8]) -> IpAddr {
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&bytes[..16]);
+    let ip = Ipv6Addr::from(octets);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}

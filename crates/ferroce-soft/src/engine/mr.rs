@@ -1,0 +1,87 @@
+use super::table::Table;
+use ferroce_verbs::{Access, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A registered memory region.
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) access: Access,
+    pub(crate) region: Region,
+    /// Cleared by a send with invalidate.
+    valid: AtomicBool,
+}
+
+/// All memory regions of a context, by key.
+///
+/// A key is the index of its entry and, in the low bits, a random tag: a peer that guesses has one chance in 4,096, and a
+/// key from before the entry was reused does not match.
+pub(crate) struct MrTable {
+    table: Table<MemoryRegion>,
+}
+
+const TAG_BITS: u32 = 12;
+const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+
+/// How many memory regions a context can have.
+pub(crate) const MAX_MR: u32 = 1 << (32 - TAG_BITS);
+
+/// A key does not allow what it was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyError;
+
+impl MrTable {
+    pub(crate) fn new() -> Self {
+        // Key 0 is never given out, so that a forgotten key is an error.
+        Self { table: Table::new(1, MAX_MR) }
+    }
+
+    /// Registers `region`; `None` when the table is full. `tag` should be random.
+    pub(crate) fn insert(&self, pd: u32, region: Region, access: Access, tag: u32) -> Option<Arc<MemoryRegion>> {
+        self.table.insert(|index| {
+            let key = index << TAG_BITS | tag & TAG_MASK;
+            Arc::new(MemoryRegion { key, pd, access, region, valid: AtomicBool::new(true) })
+        })
+    }
+
+    pub(crate) fn remove(&self, key: u32) {
+        self.table.remove(key >> TAG_BITS);
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len()
+    }
+
+    /// Calls `f` with the region that `key` names and the offset of `addr` in it, if the key allows protection domain `pd` to do
+    /// `need` to all of `len` bytes there. The region cannot be freed while `f` runs.
+    #[inline]
+    pub(crate) fn with<R>(
+        &self,
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+        f: impl FnOnce(&Region, usize) -> R,
+    ) -> Result<R, KeyError> {
+        let guard = self.table.get(key >> TAG_BITS);
+        let Some(mr) = guard.as_ref() else { return Err(KeyError) };
+        let ok = mr.key == key
+            && mr.pd == pd
+            && mr.access.contains(need)
+            && mr.region.contains(addr, len)
+            && mr.valid.load(Ordering::Acquire);
+        if ok { Ok(f(&mr.region, mr.region.offset_of(addr))) } else { Err(KeyError) }
+    }
+
+    /// Makes `key` invalid for good, as a send with invalidate asks. Only a region with remote access can be.
+    pub(crate) fn invalidate(&self, key: u32, pd: u32) -> Result<(), KeyError> {
+        let guard = self.table.get(key >> TAG_BITS);
+        let Some(mr) = guard.as_ref() else { return Err(KeyError) };
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let ok = mr.key == key && mr.pd == pd && mr.access.intersects(remote);
+        if ok && mr.valid.swap(false, Ordering::AcqRel) { Ok(()) } else { Err(KeyError) }
+    }
+}

@@ -1,0 +1,402 @@
+use super::emit::{Emitted, Header, emit, emit_bare};
+use super::message::{Fault, Incoming};
+use super::{Budget, Cx, TxStatus};
+use crate::engine::count;
+use crate::engine::tx::PacketTx;
+use ferroce_verbs::{Access, EventType, WcStatus};
+use ferroce_wire::{
+    Aeth, AtomicEth, Ext, Headers, NakCode, Opcode, Operation, Reth, Syndrome, psn_add, psn_diff, psn_lt, psn_sub,
+};
+use std::collections::VecDeque;
+
+/// The side of a reliable connection that executes the peer's requests (IBTA 9.7.3 to 9.7.5).
+#[derive(Debug)]
+pub(super) struct Responder {
+    /// The PSN that comes next.
+    expected: u32,
+    /// Requests completed, as acknowledgements report it.
+    msn: u32,
+    pub(super) incoming: Incoming,
+    /// An acknowledgement of all before `expected` is owed.
+    ack: Ack,
+    /// A negative one is owed for this PSN, after everything before it.
+    nak: Option<(Syndrome, u32)>,
+    /// The gap at `expected` was reported; the last PSN that was seen beyond it.
+    gap: Option<u32>,
+    /// Reads and atomics that were executed and may be asked for again.
+    resources: VecDeque<Resource>,
+    /// Responses that are not sent yet, in order.
+    responses: VecDeque<Response>,
+    established: bool,
+}
+
+/// Whether an acknowledgement is owed, and whether it may wait for the program to react to the message: if it answers
+/// with one of its own, both travel together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ack {
+    None,
+    Patient,
+    Now,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resource {
+    first_psn: u32,
+    packets: u32,
+    kind: ResourceKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ResourceKind {
+    Read { reth: Reth },
+    Atomic { original: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Response {
+    psn: u32,
+    msn: u32,
+    kind: ResponseKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ResponseKind {
+    Read { va: u64, rkey: u32, left: u32, first: bool },
+    Atomic { original: u64 },
+}
+
+/// The queue pair is broken: how its receive completes, and the event that says why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken {
+    pub(super) recv: WcStatus,
+    pub(super) event: EventType,
+}
+
+impl Responder {
+    pub(super) fn new() -> Self {
+        Self {
+            expected: 0,
+            msn: 0,
+            incoming: Incoming::default(),
+            ack: Ack::None,
+            nak: None,
+            gap: None,
+            resources: VecDeque::new(),
+            responses: VecDeque::new(),
+            established: false,
+        }
+    }
+
+    pub(super) fn reset(&mut self, rq_psn: u32) {
+        self.expected = rq_psn;
+        self.msn = 0;
+        self.incoming.reset();
+        self.ack = Ack::None;
+        self.nak = None;
+        self.gap = None;
+        self.resources.clear();
+        self.responses.clear();
+        self.established = false;
+    }
+
+    /// Whether this is the first request since the connection was set up.
+    pub(super) fn first_contact(&mut self) -> bool {
+        !std::mem::replace(&mut self.established, true)
+    }
+
+    /// Whether there is something to send, and whether that may wait until the program had a chance to react.
+    pub(super) fn pending(&self) -> Option<bool> {
+        if self.nak.is_some() || !self.responses.is_empty() || self.ack == Ack::Now {
+            Some(false)
+        } else {
+            (self.ack == Ack::Patient).then_some(true)
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_request(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Result<(), Broken> {
+        let distance = psn_diff(headers.bth.psn, self.expected);
+        if distance == 0 {
+            self.execute(cx, headers, payload)
+        } else if distance > 0 {
+            self.out_of_sequence(cx, headers.bth.psn);
+            Ok(())
+        } else {
+            self.duplicate(cx, headers);
+            Ok(())
+        }
+    }
+
+    /// One NAK goes out for a gap. If PSNs beyond the gap go backwards, the requester has been back at the gap and what it
+    /// sent again was lost again: then another one is due, or only its timeout would help.
+    fn out_of_sequence(&mut self, cx: &Cx<'_>, psn: u32) {
+        count(&cx.engine.counters.out_of_sequence);
+        let report = self.gap.is_none_or(|last| psn_diff(psn, last) <= 0);
+        self.gap = Some(psn);
+        if report && self.nak.is_none() {
+            self.nak = Some((Syndrome::Nak(NakCode::PsnSequence), self.expected));
+        }
+    }
+
+    fn duplicate(&mut self, cx: &Cx<'_>, headers: &Headers) {
+        count(&cx.engine.counters.duplicate_request);
+        let psn = headers.bth.psn;
+        match headers.bth.opcode.operation() {
+            Operation::Send | Operation::Write => self.ack = Ack::Now,
+            Operation::ReadRequest => {
+                if let Some(reth) = headers.ext.reth() {
+                    self.repeat_read(cx, psn, reth);
+                }
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let known = self.resources.iter().find(|resource| resource.first_psn == psn);
+                if let Some(&Resource { kind: ResourceKind::Atomic { original }, .. }) = known {
+                    let queued = self.responses.iter().any(|response| response.psn == psn);
+                    if !queued && self.responses.len() < usize::from(cx.conn.max_dest_rd_atomic) {
+                        let response = Response { psn, msn: self.msn, kind: ResponseKind::Atomic { original } };
+                        self.responses.push_front(response);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A read that was executed is asked for again, from the beginning or from a packet in its middle (IBTA 9.7.5.1.2). What
+    /// is already on its way is not queued twice.
+    fn repeat_read(&mut self, cx: &Cx<'_>, psn: u32, reth: Reth) {
+        let mtu = u64::from(cx.conn.mtu.bytes());
+        let covers = |resource: &Resource| match resource.kind {
+            ResourceKind::Read { reth: original } => {
+                let ahead = psn_diff(psn, resource.first_psn);
+                let offset = ahead as u64 * mtu;
+                ahead >= 0
+                    && (ahead as u32) < resource.packets
+                    && reth.rkey == original.rkey
+                    && reth.va == original.va.wrapping_add(offset)
+                    && offset + u64::from(reth.len) <= u64::from(original.len)
+            }
+            ResourceKind::Atomic { .. } => false,
+        };
+        if !self.resources.iter().any(covers) {
+            return;
+        }
+        let end = psn_add(psn, reth.len.div_ceil(cx.conn.mtu.bytes()).max(1));
+        let queued = self.responses.iter().any(|response| match response.kind {
+            ResponseKind::Read { left, .. } => {
+                let response_end = psn_add(response.psn, left.div_ceil(cx.conn.mtu.bytes()).max(1));
+                psn_diff(psn, response.psn) >= 0 && psn_diff(end, response_end) <= 0
+            }
+            ResponseKind::Atomic { .. } => false,
+        });
+        if !queued && self.responses.len() < usize::from(cx.conn.max_dest_rd_atomic) {
+            let kind = ResponseKind::Read { va: reth.va, rkey: reth.rkey, left: reth.len, first: true };
+            self.responses.push_front(Response { psn, msn: self.msn, kind });
+        }
+    }
+
+    fn execute(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Result<(), Broken> {
+        let done = match headers.bth.opcode.operation() {
+            Operation::Send | Operation::Write => self.incoming.accept(cx, headers, payload).map(|ended| {
+                self.expected = psn_add(self.expected, 1);
+                if ended {
+                    self.msn = self.msn.wrapping_add(1) & ferroce_wire::PSN_MASK;
+                }
+                if headers.bth.ack_request {
+                    // A message that the program sees may be answered by it; an RDMA write will not be.
+                    let seen =
+                        ended && (headers.bth.opcode.operation() == Operation::Send || headers.ext.imm().is_some());
+                    self.ack = if seen && self.ack != Ack::Now { Ack::Patient } else { Ack::Now };
+                }
+            }),
+            Operation::ReadRequest => match headers.ext {
+                Ext::Reth(reth) => self.execute_read(cx, reth),
+                _ => Err(Fault::InvalidRequest),
+            },
+            Operation::CompareSwap | Operation::FetchAdd => match headers.ext {
+                Ext::Atomic(atomic) => self.execute_atomic(cx, headers.bth.opcode, atomic),
+                _ => Err(Fault::InvalidRequest),
+            },
+            _ => Err(Fault::InvalidRequest),
+        };
+        match done {
+            Ok(()) => {
+                self.gap = None;
+                Ok(())
+            }
+            Err(fault) => self.refuse(cx, fault),
+        }
+    }
+
+    fn execute_read(&mut self, cx: &Cx<'_>, reth: Reth) -> Result<(), Fault> {
+        if self.incoming.in_message() || self.responses.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+            return Err(Fault::InvalidRequest);
+        }
+        if !cx.conn.access.contains(Access::REMOTE_READ) {
+            return Err(Fault::RemoteAccess);
+        }
+        let len = u64::from(reth.len);
+        if len > u64::from(crate::engine::MAX_MSG_SIZE) {
+            return Err(Fault::InvalidRequest);
+        }
+        if len != 0 {
+            cx.engine
+                .mrs
+                .with(reth.rkey, cx.qp.pd, reth.va, len, Access::REMOTE_READ, |_, _| ())
+                .map_err(|_| Fault::RemoteAccess)?;
+        }
+        let packets = reth.len.div_ceil(cx.conn.mtu.bytes()).max(1);
+        let kind = ResponseKind::Read { va: reth.va, rkey: reth.rkey, left: reth.len, first: true };
+        self.executed(cx, packets, ResourceKind::Read { reth }, kind);
+        Ok(())
+    }
+
+    fn execute_atomic(&mut self, cx: &Cx<'_>, opcode: Opcode, atomic: AtomicEth) -> Result<(), Fault> {
+        if self.incoming.in_message() || self.responses.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+            return Err(Fault::InvalidRequest);
+        }
+        if !cx.conn.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Fault::RemoteAccess);
+        }
+        if !atomic.va.is_multiple_of(8) {
+            return Err(Fault::InvalidRequest);
+        }
+        let swap = opcode.operation() == Operation::CompareSwap;
+        let original = cx
+            .engine
+            .mrs
+            .with(atomic.rkey, cx.qp.pd, atomic.va, 8, Access::REMOTE_ATOMIC, |region, at| {
+                region.update_u64(at, |old| {
+                    if !swap {
+                        Some(old.wrapping_add(atomic.swap_or_add))
+                    } else {
+                        (old == atomic.compare).then_some(atomic.swap_or_add)
+                    }
+                })
+            })
+            .ok()
+            .and_then(Result::ok)
+            .ok_or(Fault::RemoteAccess)?;
+        self.executed(cx, 1, ResourceKind::Atomic { original }, ResponseKind::Atomic { original });
+        Ok(())
+    }
+
+    /// Notes a read or atomic that was executed, so that a duplicate finds it, and queues its response.
+    fn executed(&mut self, cx: &Cx<'_>, packets: u32, resource: ResourceKind, response: ResponseKind) {
+        self.msn = self.msn.wrapping_add(1) & ferroce_wire::PSN_MASK;
+        if self.resources.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+            self.resources.pop_front();
+        }
+        self.resources.push_back(Resource { first_psn: self.expected, packets, kind: resource });
+        self.responses.push_back(Response { psn: self.expected, msn: self.msn, kind: response });
+        self.expected = psn_add(self.expected, packets);
+        // The response acknowledges all that came before.
+        self.ack = Ack::None;
+    }
+
+    fn refuse(&mut self, cx: &Cx<'_>, fault: Fault) -> Result<(), Broken> {
+        let code = match fault {
+            Fault::NotReady => {
+                count(&cx.engine.counters.send_rnr_err);
+                self.nak = Some((Syndrome::RnrNak { timer: cx.conn.min_rnr_timer }, self.expected));
+                // What follows this request is out of sequence; that it is does not need to be said.
+                self.gap = Some(self.expected);
+                return Ok(());
+            }
+            Fault::TooLong | Fault::InvalidRequest => NakCode::InvalidRequest,
+            Fault::LocalProtection => NakCode::RemoteOperational,
+            Fault::RemoteAccess => NakCode::RemoteAccess,
+        };
+        self.nak = Some((Syndrome::Nak(code), self.expected));
+        Err(match fault {
+            Fault::TooLong => Broken { recv: WcStatus::LocLenErr, event: EventType::QpReqErr },
+            Fault::LocalProtection => Broken { recv: WcStatus::LocProtErr, event: EventType::QpFatal },
+            Fault::RemoteAccess => Broken { recv: WcStatus::LocAccessErr, event: EventType::QpAccessErr },
+            Fault::InvalidRequest | Fault::NotReady => {
+                Broken { recv: WcStatus::RemInvReqErr, event: EventType::QpReqErr }
+            }
+        })
+    }
+
+    /// Sends what is owed, in order: responses, then the acknowledgement of what came after them, then a NAK.
+    pub(super) fn transmit(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, budget: &mut Budget) -> TxStatus {
+        while let Some(response) = self.responses.front_mut() {
+            if !budget.take() {
+                return TxStatus::More;
+            }
+            let (emitted, finished) = response.transmit_next(cx, tx);
+            match emitted {
+                Emitted::LinkFull => return TxStatus::LinkFull,
+                Emitted::Yes => {}
+                Emitted::Unreadable => {
+                    // The memory went away since the request was checked.
+                    let psn = response.psn;
+                    self.responses.clear();
+                    self.nak = Some((Syndrome::Nak(NakCode::RemoteAccess), psn));
+                    break;
+                }
+            }
+            if finished {
+                self.responses.pop_front();
+            }
+        }
+        if self.ack != Ack::None {
+            let psn = psn_sub(self.expected, 1);
+            let ext = Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn });
+            if emit_bare(cx, tx, Header::new(Opcode::RcAck, psn, ext)) == Emitted::LinkFull {
+                return TxStatus::LinkFull;
+            }
+            count(&cx.engine.counters.send_ack);
+            self.ack = Ack::None;
+        }
+        if let Some((syndrome, psn)) = self.nak {
+            let ext = Ext::Aeth(Aeth { syndrome, msn: self.msn });
+            if emit_bare(cx, tx, Header::new(Opcode::RcAck, psn, ext)) == Emitted::LinkFull {
+                return TxStatus::LinkFull;
+            }
+            count(&cx.engine.counters.send_nak);
+            self.nak = None;
+        }
+        TxStatus::Idle
+    }
+}
+
+impl Response {
+    /// Sends the next packet; returns whether it was the last.
+    fn transmit_next(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> (Emitted, bool) {
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn };
+        let (va, rkey, left, first) = match &mut self.kind {
+            ResponseKind::Atomic { original } => {
+                let header = Header::new(Opcode::RcAtomicAck, self.psn, Ext::AtomicAck(aeth, *original));
+                return (emit_bare(cx, tx, header), true);
+            }
+            ResponseKind::Read { va, rkey, left, first } => (va, *rkey, left, first),
+        };
+        let Some(to) = cx.conn.peer() else { return (Emitted::Yes, true) };
+        let mtu = cx.conn.mtu.bytes();
+        let len = (*left).min(mtu);
+        let last = *left == len;
+        let (opcode, ext) = match (*first, last) {
+            (true, true) => (Opcode::RcReadResponseOnly, Ext::Aeth(aeth)),
+            (true, false) => (Opcode::RcReadResponseFirst, Ext::Aeth(aeth)),
+            (false, false) => (Opcode::RcReadResponseMiddle, Ext::None),
+            (false, true) => (Opcode::RcReadResponseLast, Ext::Aeth(aeth)),
+        };
+        let emitted = emit(tx, to, Header::new(opcode, self.psn, ext), len as usize, |out| {
+            cx.engine
+                .mrs
+                .with(rkey, cx.qp.pd, *va, u64::from(len), Access::REMOTE_READ, |region, at| {
+                    region.read(at, out).is_ok()
+                })
+                .unwrap_or(false)
+        });
+        if emitted == Emitted::Yes {
+            debug_assert!(psn_lt(self.psn, psn_add(self.psn, 1)));
+            self.psn = psn_add(self.psn, 1);
+            *va = va.wrapping_add(u64::from(len));
+            *left -= len;
+            *first = false;
+        }
+        (emitted, last)
+    }
+}

@@ -1,0 +1,92 @@
+use ferroce_verbs::Mtu;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
+
+/// A resolved address: what a packet needs to reach a peer.
+#[derive(Debug)]
+pub(crate) struct Av {
+    /// The peer.
+    pub(crate) remote: IpAddr,
+    /// The interface that a link-local peer is on; 0 otherwise.
+    pub(crate) scope: u32,
+    /// The local address to send from.
+    pub(crate) local: IpAddr,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub(crate) tos: u8,
+    /// TTL or hop limit.
+    pub(crate) ttl: u8,
+    /// The peer is a context on this machine and is reached through shared memory.
+    pub(crate) same_host: bool,
+    /// The largest path MTU that the local interface carries.
+    pub(crate) mtu: Mtu,
+    /// Bytes in flight to the peer, if the link does not bound them itself.
+    pub(crate) flow: Option<Arc<PeerFlow>>,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To<'a> {
+    pub(crate) av: &'a Av,
+    pub(crate) dest_qpn: u32,
+    /// The receiver wants to know both IP addresses: it is a datagram.
+    pub(crate) datagram: bool,
+}
+
+/// Where the engine puts packets.
+pub(crate) trait PacketTx {
+    /// Room for one packet of `len` bytes (BTH to pad, without ICRC). `None` when the link has no room at the moment: try
+    /// again when it has.
+    fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]>;
+
+    /// The room that was last reserved now holds a packet.
+    fn commit(&mut self);
+}
+
+/// How many bytes may be in flight to one peer: a datagram socket has no flow control of its own, so a sender with much to
+/// send overruns the peer's buffer. Acknowledgements open the window, losses close it.
+#[derive(Debug)]
+pub(crate) struct PeerFlow {
+    window: AtomicU32,
+    in_flight: AtomicI64,
+}
+
+impl PeerFlow {
+    /// What a packet costs besides its bytes: the kernel's own overhead for each datagram in a socket buffer.
+    pub(crate) const PACKET_OVERHEAD: u32 = 256;
+    const MIN: u32 = 128 << 10;
+    const START: u32 = 512 << 10;
+    const MAX: u32 = 1 << 20;
+
+    pub(crate) fn new() -> Self {
+        Self { window: AtomicU32::new(Self::START), in_flight: AtomicI64::new(0) }
+    }
+
+    /// Whether anything more may be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.in_flight.load(Relaxed) < i64::from(self.window.load(Relaxed))
+    }
+
+    pub(crate) fn sent(&self, bytes: u32) {
+        self.in_flight.fetch_add(i64::from(bytes), Relaxed);
+    }
+
+    /// `bytes` are no longer in flight: acknowledged, or given up.
+    pub(crate) fn left(&self, bytes: u32) {
+        self.in_flight.fetch_sub(i64::from(bytes), Relaxed);
+    }
+
+    /// An acknowledgement covered `bytes`: the window grows by one part in eight of them.
+    pub(crate) fn acked(&self, bytes: u32) {
+        let window = self.window.load(Relaxed);
+        if window < Self::MAX {
+            self.window.store((window + bytes / 8).min(Self::MAX), Relaxed);
+        }
+    }
+
+    /// Packets were lost. Two threads at once lose one of two changes, which does no harm.
+    pub(crate) fn lost(&self) {
+        let window = self.window.load(Relaxed);
+        self.window.store((window / 4 * 3).max(Self::MIN), Relaxed);
+    }
+}

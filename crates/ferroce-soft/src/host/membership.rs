@@ -1,0 +1,194 @@
+//! Being one of the contexts of a host.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::admin::{Admin, SlotInfo, slot_info};
+use super::error::LockError;
+use super::join::Registry;
+use super::lock::Guard;
+use super::segment::{OwnSegment, PeerSegment, SegmentError, wake_name};
+
+/// An occupied slot. Dropping it leaves: the entry is freed and the files are removed, without waiting for anybody.
+///
+/// All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Membership {
+    registry: Registry,
+    slot: u8,
+    incarnation: u64,
+    segment: OwnSegment,
+    wake: OwnedFd,
+    sends: AtomicBool,
+    receives: AtomicBool,
+}
+
+impl Membership {
+    pub(super) fn new(registry: Registry, slot: u8, incarnation: u64, segment: OwnSegment, wake: OwnedFd) -> Self {
+        Self {
+            registry,
+            slot,
+            incarnation,
+            segment,
+            wake,
+            sends: AtomicBool::new(false),
+            receives: AtomicBool::new(false),
+        }
+    }
+
+    /// The slot, below [`super::SLOTS`].
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// The incarnation: different for every join to one registry, never zero.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The runtime directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.registry.directory().path()
+    }
+
+    /// A random number that all contexts of this registry share and those of others do not.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.registry.table().head.nonce.load(Ordering::Relaxed)
+    }
+
+    /// A descriptor that is readable once somebody woke this context: to be polled, not read.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes [`Self::wake_fd`] unreadable again. Call it after a wake-up and before looking for work.
+    ///
+    /// Returns whether there was a wake-up. Never blocks, and reads no more than a FIFO holds even if a peer writes
+    /// without end.
+    pub fn drain_wake(&self) -> bool {
+        let mut buffer = [0; 4096];
+        let mut woken = false;
+        for _ in 0..16 {
+            match rustix::io::read(&self.wake, &mut buffer) {
+                Ok(read) => {
+                    woken |= read > 0;
+                    if read < buffer.len() {
+                        break;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        woken
+    }
+
+    /// The incarnation that lives in a slot: one atomic load.
+    ///
+    /// A context that died is still here until somebody reaps it; see [`Self::is_alive`].
+    #[must_use]
+    #[inline]
+    pub fn peer(&self, slot: u8) -> Option<u64> {
+        self.registry.table().entry(slot)?.live()
+    }
+
+    /// The occupied slots, this one included.
+    #[must_use]
+    pub fn live_slots(&self) -> Vec<SlotInfo> {
+        self.registry.live().map(|(slot, incarnation)| slot_info(&self.registry, slot, incarnation)).collect()
+    }
+
+    /// Whether the owner of a slot exists, asked of the kernel: a few system calls.
+    ///
+    /// If the kernel cannot say, for instance for lack of descriptors, the answer is yes.
+    #[must_use]
+    pub fn is_alive(&self, slot: u8) -> bool {
+        self.peer(slot).is_some_and(|incarnation| self.registry.owner_exists(slot, incarnation))
+    }
+
+    /// Frees the slots of contexts that died and removes their files; says which they were.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`] if the registry's lock cannot be had within 100 ms: try later.
+    pub fn reap(&self) -> Result<Vec<(u8, u64)>, LockError> {
+        self.with_admin_lock(Duration::from_millis(100), |admin| admin.reap())
+    }
+
+    /// Runs `work` under the registry's lock, for which it waits at most `patience`. Zero tries once.
+    ///
+    /// The lock is nothing to hold for long: all who join meanwhile wait. A process that dies with it has released it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`] if the lock cannot be had; `work` has not run.
+    pub fn with_admin_lock<T>(&self, patience: Duration, work: impl FnOnce(&Admin<'_>) -> T) -> Result<T, LockError> {
+        let lock = Guard::acquire(self.registry.directory(), patience)?;
+        Ok(work(&Admin::new(self, lock)))
+    }
+
+    /// Publishes a number of this context's choice for the UDP link. It is zero after joining.
+    pub fn set_udp_index(&self, index: u32) {
+        if let Some(entry) = self.registry.table().entry(self.slot) {
+            entry.udp_index.store(index, Ordering::Release);
+        }
+    }
+
+    /// The number that the owner of a slot published with [`Self::set_udp_index`].
+    #[must_use]
+    pub fn udp_index(&self, slot: u8) -> Option<u32> {
+        let entry = self.registry.table().entry(slot)?;
+        entry.live()?;
+        Some(entry.udp_index.load(Ordering::Acquire))
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The segment into which the others write.
+    pub(crate) fn segment(&self) -> &OwnSegment {
+        &self.segment
+    }
+
+    /// Opens the segment of another context.
+    pub(crate) fn open_segment(&self, slot: u8, incarnation: u64) -> Result<PeerSegment, SegmentError> {
+        PeerSegment::open(self.registry.directory(), slot, incarnation)
+    }
+
+    /// Opens the FIFO that wakes another context.
+    pub(crate) fn open_wake(&self, slot: u8, incarnation: u64) -> io::Result<OwnedFd> {
+        self.registry.directory().open_fifo(&wake_name(slot, incarnation)).map_err(|error| error.into_io())
+    }
+
+    /// Taken by the one object that writes into the rings of others on behalf of this slot.
+    pub(crate) fn sender_claim(&self) -> &AtomicBool {
+        &self.sends
+    }
+
+    /// Taken by the one object that reads this slot's rings.
+    pub(crate) fn receiver_claim(&self) -> &AtomicBool {
+        &self.receives
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // The entry first: files without an entry are swept by the next join, an entry without files only by a reaper.
+        // No lock: whoever takes the slot now uses another incarnation and so other files.
+        if let Some(entry) = self.registry.table().entry(self.slot) {
+            entry.clear(self.incarnation);
+        }
+        self.registry.remove_files(self.slot, self.incarnation);
+    }
+}

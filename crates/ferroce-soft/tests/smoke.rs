@@ -1,0 +1,107 @@
+//! The device end to end: two contexts of one process exchange messages over each link.
+
+use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
+use ferroce_verbs::provider::Device;
+use ferroce_verbs::{
+    Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use std::time::{Duration, Instant};
+
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+    gid_index: u32,
+}
+
+const LEN: usize = 1 << 20;
+
+fn end(link: LinkMode) -> End {
+    let context = SoftDevice::new(SoftConfig { link, ..SoftConfig::default() }).open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(256, None).unwrap();
+    let qp = pd.create_qp(&QpInitAttr::new(QpType::Rc, &cq)).unwrap();
+    let mr = pd.alloc_mr(LEN, Access::ALL).unwrap();
+    qp.modify(&QpAttr::init(Access::ALL)).unwrap();
+    let gid_index = context.find_gid(1, "127.0.0.1".parse().unwrap()).unwrap().index;
+    End { context, cq, qp, mr, gid_index }
+}
+
+fn connect(from: &End, to: &End) {
+    let gid = to.context.query_gid(1, to.gid_index).unwrap().gid;
+    let mtu = Mtu::Mtu1024;
+    from.qp.modify(&QpAttr::rtr(AhAttr::roce(gid, from.gid_index), mtu, to.qp.qp_num(), 0xff_fff0)).unwrap();
+    from.qp.modify(&QpAttr::rts(0xff_fff0)).unwrap();
+}
+
+/// Polls until `count` completions came. The deadline turns a hang into a failure.
+fn completions(cq: &Cq, others: &[&Cq], count: usize) -> Vec<WorkCompletion> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut out = vec![];
+    while out.len() < count {
+        let mut wcs = [WorkCompletion::default(); 8];
+        let n = cq.poll(&mut wcs).unwrap();
+        out.extend_from_slice(&wcs[..n]);
+        for other in others {
+            assert_eq!(other.poll(&mut []).unwrap(), 0);
+        }
+        assert!(Instant::now() < deadline, "only {out:?} of {count}");
+    }
+    out
+}
+
+fn exchange(link: LinkMode) {
+    let (a, b) = (end(link), end(link));
+    connect(&a, &b);
+    connect(&b, &a);
+    for (round, len) in [0, 1, 1023, 1024, 1025, 70_001, LEN].into_iter().enumerate() {
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8).collect();
+        a.mr.write(0, &bytes).unwrap();
+        b.mr.write(0, &vec![0xee; LEN]).unwrap();
+        b.qp.post_recv(&[RecvWr::new(5, &[b.mr.sge(..).unwrap()])]).unwrap();
+        a.qp.post_send(&[SendWr::new(7, SendOp::SendImm(99), &[a.mr.sge(..len).unwrap()])]).unwrap();
+        let got = completions(&b.cq, &[&a.cq], 1)[0];
+        assert_eq!((got.wr_id, got.status, got.opcode), (5, WcStatus::Success, WcOpcode::Recv));
+        assert_eq!((got.byte_len as usize, got.imm_data()), (len, Some(99)));
+        let sent = completions(&a.cq, &[&b.cq], 1)[0];
+        assert_eq!((sent.wr_id, sent.status), (7, WcStatus::Success));
+        let mut back = vec![0; len];
+        b.mr.read(0, &mut back).unwrap();
+        assert!(back == bytes, "message of {len} bytes");
+
+        // Write it back, then read it again.
+        a.mr.write(0, &vec![0; LEN]).unwrap();
+        let op = SendOp::Write { remote_addr: a.mr.addr(), rkey: a.mr.rkey() };
+        b.qp.post_send(&[SendWr::new(8, op, &[b.mr.sge(..len).unwrap()])]).unwrap();
+        assert_eq!(completions(&b.cq, &[&a.cq], 1)[0].status, WcStatus::Success);
+        a.mr.read(0, &mut back).unwrap();
+        assert!(back == bytes, "write of {len} bytes");
+        b.mr.write(0, &vec![0; LEN]).unwrap();
+        let op = SendOp::Read { remote_addr: a.mr.addr(), rkey: a.mr.rkey() };
+        b.qp.post_send(&[SendWr::new(9, op, &[b.mr.sge(..len).unwrap()])]).unwrap();
+        assert_eq!(completions(&b.cq, &[], 1)[0].status, WcStatus::Success);
+        b.mr.read(0, &mut back).unwrap();
+        assert!(back == bytes, "read of {len} bytes");
+    }
+    a.mr.write(0, &5_u64.to_ne_bytes()).unwrap();
+    let op = SendOp::FetchAdd { remote_addr: a.mr.addr(), rkey: a.mr.rkey(), add: 3 };
+    b.qp.post_send(&[SendWr::new(10, op, &[b.mr.sge(64..72).unwrap()])]).unwrap();
+    assert_eq!(completions(&b.cq, &[], 1)[0].status, WcStatus::Success);
+    let mut old = [0; 8];
+    b.mr.read(64, &mut old).unwrap();
+    assert_eq!(u64::from_ne_bytes(old), 5);
+    a.mr.read(0, &mut old).unwrap();
+    assert_eq!(u64::from_ne_bytes(old), 8);
+}
+
+#[test]
+fn over_shared_memory() {
+    exchange(LinkMode::Shm);
+}
+
+#[test]
+fn over_udp() {
+    exchange(LinkMode::Udp);
+}

@@ -1,0 +1,150 @@
+//! The contract that a device implements, as object-safe traits. Users see it through the handles of this crate.
+//!
+//! A handle is an `Arc` of one of these objects; the object's `Drop` releases the device's resource. An object keeps its
+//! parents alive itself (queue pair → protection domain → context). No `Drop` may block on another part of the
+//! program.
+
+use crate::{
+    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, GidEntry, PortAttr, PostError, QpAttr, QpCap,
+    QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqAttr, SrqInitAttr, WorkCompletion,
+};
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A way back from a trait object to the device's own type.
+pub trait AsAny: Any + Send + Sync {
+    /// The object as itself.
+    fn as_any(&self) -> &dyn Any;
+    /// The counted object as itself.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+impl<T: Any + Send + Sync> AsAny for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// A device that can be opened.
+pub trait Device: Send + Sync {
+    /// What it is called.
+    fn info(&self) -> DeviceInfo;
+    /// Opens it. Each call gives a context of its own.
+    fn open(&self) -> Result<Context>;
+}
+
+/// An open device.
+pub trait ContextOps: AsAny {
+    /// What the device is called.
+    fn info(&self) -> DeviceInfo;
+    /// What the device can do.
+    fn query_device(&self) -> Result<DeviceAttr>;
+    /// The state of a port, from 1.
+    fn query_port(&self, port: u8) -> Result<PortAttr>;
+    /// The entries of a port's GID table, in order of index; holes are left out.
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>>;
+    /// Makes a protection domain.
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>>;
+    /// Makes a completion channel.
+    fn create_comp_channel(self: Arc<Self>) -> Result<Arc<dyn CompChannelOps>>;
+    /// Makes a completion queue of at least `cqe` entries.
+    fn create_cq(self: Arc<Self>, cqe: u32, channel: Option<Arc<dyn CompChannelOps>>) -> Result<Arc<dyn CqOps>>;
+    /// A descriptor that is readable while asynchronous events wait.
+    fn async_fd(&self) -> BorrowedFd<'_>;
+    /// The next asynchronous event, if one waits. Never blocks.
+    fn next_async_event(&self) -> Result<Option<AsyncEvent>>;
+    /// Named counters, as the kernel and NICs name them.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// A protection domain.
+pub trait PdOps: AsAny {
+    /// Registers memory.
+    fn reg_mr(self: Arc<Self>, region: Region, access: Access) -> Result<Arc<dyn MrOps>>;
+    /// Makes an address handle. May block while the address is resolved.
+    fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>>;
+    /// Makes a shared receive queue.
+    fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>>;
+    /// Makes a queue pair in the RESET state.
+    fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>>;
+    /// The context it belongs to.
+    fn context(&self) -> Arc<dyn ContextOps>;
+}
+
+/// A memory region. Dropping it invalidates its keys.
+pub trait MrOps: AsAny {
+    /// The memory.
+    fn region(&self) -> &Region;
+    /// The key for local use.
+    fn lkey(&self) -> u32;
+    /// The key for a peer's use.
+    fn rkey(&self) -> u32;
+    /// What may be done to it.
+    fn access(&self) -> Access;
+}
+
+/// An address handle: a resolved address.
+pub trait AhOps: AsAny {
+    /// The address that it was made from.
+    fn attr(&self) -> &AhAttr;
+}
+
+/// A completion channel: a descriptor that becomes readable when an armed completion queue gets a completion.
+pub trait CompChannelOps: AsAny {
+    /// The descriptor to poll.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// The next completion queue that has something, if any. Never blocks.
+    fn try_event(&self) -> Result<Option<Cq>>;
+    /// Waits for the next completion queue that has something; `None` when `timeout` passed first.
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<Cq>>;
+}
+
+/// A completion queue.
+pub trait CqOps: AsAny {
+    /// Takes up to `out.len()` completions; returns how many. Never blocks.
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
+    /// Asks for one event on the channel at the next completion, or at the next solicited one (or error).
+    fn req_notify(&self, solicited_only: bool) -> Result<()>;
+    /// How many entries it has room for.
+    fn cqe(&self) -> u32;
+}
+
+/// A shared receive queue.
+pub trait SrqOps: AsAny {
+    /// Posts receives.
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
+    /// Sets the limit at which an event is raised; 0 for never.
+    fn set_limit(&self, limit: u32) -> Result<()>;
+    /// Its present attributes.
+    fn query(&self) -> Result<SrqAttr>;
+}
+
+/// A queue pair. Dropping it flushes what is outstanding.
+pub trait QpOps: AsAny {
+    /// Its number, 24 bits.
+    fn qp_num(&self) -> u32;
+    /// Its transport service.
+    fn qp_type(&self) -> QpType;
+    /// The sizes that it really has.
+    fn cap(&self) -> QpCap;
+    /// Its present state.
+    fn state(&self) -> QpState;
+    /// Changes its state and attributes.
+    fn modify(&self, attr: &QpAttr) -> Result<()>;
+    /// Its present attributes.
+    fn query(&self) -> Result<QpAttr>;
+    /// Posts sends.
+    fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
+    /// Posts receives.
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
+    /// Joins a multicast group; UD only.
+    fn attach_mcast(&self, gid: crate::Gid) -> Result<()>;
+    /// Leaves a multicast group.
+    fn detach_mcast(&self, gid: crate::Gid) -> Result<()>;
+}
