@@ -1,4 +1,4 @@
-#!/busybox/busybox sh
+#!/usr/bin/dash
 # The first process of the kernel test bed: loads the modules, sets up the network, runs the scripts that /vm/plan names, switches off.
 #
 # The kernel writes to the first serial port. The second one carries what the scripts print and, between it, lines that begin with ## and a nonce

@@ -7,8 +7,10 @@
 #   case_of NAME COMMAND            wants 0 from COMMAND
 #   finish                          the end
 #
-# READY: tcp:PORT (listens on it in the initial namespace), soft-tcp:PORT (in the namespace `soft`), cm (any RDMA CM listener exists),
+# READY: tcp:PORT (somebody listens on it in the initial namespace), soft-tcp:PORT (in the namespace `soft`), cm (any RDMA CM listener exists),
 #        line:TEXT (the server has printed TEXT).
+#
+# Starting a program costs more than anything else here, where every instruction is emulated: what is done often does without.
 
 RXE_IP4=10.77.0.1
 RXE_IP6=fd77::1
@@ -20,8 +22,10 @@ IN_SOFT="ip netns exec soft"
 AS_NOBODY="setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs"
 
 # Seconds that one command may take, and that a server may take to be ready.
-limit=60
-ready_limit=20
+limit=90
+ready_limit=30
+# Failures after which a script gives up: when everything hangs, one does not want to wait for all of it.
+max_failures=8
 # Empty, or the name of a function to call while the client runs.
 during=
 # Not empty: the server does not end by itself, and its status says nothing.
@@ -42,6 +46,7 @@ since() {
   printf '%d.%02d s' $((hundredths / 100)) $((hundredths % 100))
 }
 
+# pass NAME; fail NAME WHY [ID...]: with what the commands of these names have printed.
 pass() {
   passed=$((passed + 1))
   echo "PASS $1"
@@ -50,9 +55,13 @@ pass() {
 fail() {
   failed=$((failed + 1))
   echo "FAIL $1: $2"
+  shift 2
+  dump "$@"
+  [ "$failed" -lt $max_failures ] || { echo "giving up after $failed failures"; finish; }
 }
 
 finish() {
+  kill $witness
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ] && [ "$passed" != 0 ]
   exit
@@ -94,17 +103,28 @@ status() {
   if ended "$1"; then cat "$dir/$1.status"; else echo running; fi
 }
 
-# In /proc/net/tcp, 0A is the state LISTEN.
-listens() { cat /proc/net/tcp /proc/net/tcp6 | grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$1")"; }
-listens_in_soft() { $IN_SOFT cat /proc/net/tcp /proc/net/tcp6 | grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$1")"; }
+# A process in `soft`, through which one sees the namespace without entering it.
+$IN_SOFT sleep 99999 &
+witness=$!
+
+# listens PROCESS PORT: somebody in the process's network namespace does. The state 0A is LISTEN.
+listens() {
+  hex=$(printf %04X "$2")
+  for table in "/proc/$1/net/tcp" "/proc/$1/net/tcp6"; do
+    while read -r _ local _ state _; do
+      case "$local $state" in *":$hex 0A") return 0 ;; esac
+    done <"$table"
+  done
+  return 1
+}
 cm_listens() { rdma resource show cm_id | grep -q 'state LISTEN'; }
 printed() { grep -qF -- "$2" "$dir/$1.log"; }
 
 ready_or_gone() {
   ended server && return
   case $1 in
-    tcp:*) listens "${1#*:}" ;;
-    soft-tcp:*) listens_in_soft "${1#*:}" ;;
+    tcp:*) listens self "${1#*:}" ;;
+    soft-tcp:*) listens $witness "${1#*:}" ;;
     cm) cm_listens ;;
     line:*) printed server "${1#*:}" ;;
     *) echo "lib.sh: bad condition $1"; exit 2 ;;
@@ -125,8 +145,7 @@ pair() {
   start server "$2"
   if ! await "$ready_limit" ready_or_gone "$3" || ended server; then
     stop server
-    fail "$1" "the server ended or was not ready after $(since "$began"), waiting for $3"
-    dump server
+    fail "$1" "the server ended or was not ready after $(since "$began"), waiting for $3" server
     return
   fi
   start client "$4"
@@ -148,8 +167,7 @@ pair() {
   if [ "$client $server" = "0 0" ] && [ -z "$trouble" ]; then
     pass "$1 ($(since "$began"))"
   else
-    fail "$1" "client $client, server $server${trouble:+, $trouble}"
-    dump server client
+    fail "$1" "client $client, server $server${trouble:+, $trouble}" server client
   fi
 }
 
@@ -161,8 +179,7 @@ case_of() {
   if [ "$client" = 0 ]; then
     pass "$1 ($(since "$began"))"
   else
-    fail "$1" "status $client"
-    dump client
+    fail "$1" "status $client" client
   fi
 }
 
@@ -179,9 +196,15 @@ gid_of() {
 
 # gid_index DEVICE ADDRESS: the address's place in the GID table of a kernel device.
 gid_index() {
-  file=$(grep -lx "$(gid_of "$2")" "/sys/class/infiniband/$1/ports/1/gids/"*)
-  [ -n "$file" ] || { echo "lib.sh: $1 has no GID for $2" >&2; return 1; }
-  echo "${file##*/}"
+  wanted=$(gid_of "$2")
+  index=0
+  # The table is long and filled from its beginning.
+  while [ $index -lt 16 ] && read -r gid <"/sys/class/infiniband/$1/ports/1/gids/$index"; do
+    [ "$gid" != "$wanted" ] || { echo $index; return; }
+    index=$((index + 1))
+  done
+  echo "lib.sh: $1 has no GID for $2" >&2
+  return 1
 }
 
 # The two ends of the cable that loses packets. What runs `tc` at each, and the name of the interface there.

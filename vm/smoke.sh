@@ -4,7 +4,7 @@
 
 case_of "rxe0 is active" "ibv_devinfo -d rxe0 -v"
 for word in PORT_ACTIVE 'active_mtu:		1024' Ethernet; do
-  if printed client "$word"; then pass "ibv_devinfo says $word"; else fail "ibv_devinfo says $word" "it does not"; fi
+  if printed client "$word"; then pass "ibv_devinfo says $word"; else fail "ibv_devinfo says $word" "it does not" client; fi
 done
 for address in $RXE_IP4 $RXE_IP6; do
   if index=$(gid_index rxe0 "$address"); then pass "$address is GID $index"; else fail "$address is a GID" "it is none"; fi
@@ -26,7 +26,7 @@ await 10 ended server
 if lost_both 5; then pass "loss is counted at both ends"; else fail "loss is counted at both ends" "$(lost_near) and $(lost_far)"; fi
 loss_off
 case_of "no packets are lost" "$IN_SOFT ping -q -c 20 -i 0.05 $RXE_IP4"
-if printed client ' 0% packet loss'; then pass "loss ends"; else fail "loss ends" "it does not"; dump client; fi
+if printed client ' 0% packet loss'; then pass "loss ends"; else fail "loss ends" "it does not" client; fi
 loss_end
 
 # notices NAME TEXT COMMAND...: the command, in a copy of this script, must report a failure with this text.

@@ -51,10 +51,12 @@ pub(crate) fn step(context: &Context<'_>) -> Result<Tally, Error> {
     }
     let mut tally = Tally::default();
     for package in packages.values() {
-        match objection(package, &policy.licenses.allow) {
-            None => tally.pass(),
-            Some(why) => tally.fail(format!("{} {}: {why}", package.name, package.version)),
+        if let Some(why) = objection(package, &policy.licenses.allow) {
+            tally.fail(format!("{} {}: {why}", package.name, package.version));
         }
+    }
+    if tally.failed == 0 {
+        tally.pass();
     }
     context.log.line(&format!(
         "{} packages, {} of them not allowed by deny.toml (checked without cargo-deny)",

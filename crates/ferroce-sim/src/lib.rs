@@ -1,1 +1,3 @@
-//! ferroce-sim
+//! What if the network is hostile and time is ours?
+#![forbid(unsafe_code)]
+pub mod log;

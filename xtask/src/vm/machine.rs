@@ -137,6 +137,8 @@ impl Machine<'_> {
         let mut started = Instant::now();
         let mut deadline = started + BOOT;
         let mut doing = "booting".to_owned();
+        // A marker follows an empty line, so that it begins a line whatever the script printed last. That one is not shown.
+        let mut empty = false;
         loop {
             let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => line,
@@ -145,6 +147,7 @@ impl Machine<'_> {
             };
             // The log is for people; what matters has been taken from the pipe.
             let _ = writeln!(output, "{line}");
+            let held = std::mem::take(&mut empty);
             match Line::parse(nonce, &line) {
                 Line::Ready { uptime } => {
                     self.log.line(&format!(
@@ -171,8 +174,14 @@ impl Machine<'_> {
                 // A marker out of order means that the protocol is broken: show it like any line, and let the deadline end it.
                 Line::Begin { .. } | Line::End { .. } | Line::Bye => self.log.line(&line),
                 Line::Output(text) => {
-                    self.log.line(text);
-                    cases.script_line(text);
+                    if held {
+                        self.log.line("");
+                    }
+                    empty = text.is_empty();
+                    if !empty {
+                        self.log.line(text);
+                        cases.script_line(text);
+                    }
                 }
             }
         }

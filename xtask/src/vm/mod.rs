@@ -59,7 +59,11 @@ pub(crate) fn command(workspace: &Workspace, args: &VmArgs) -> Result<bool, Erro
     };
     let job = Job { scripts, files: args.files.clone(), keep: args.keep };
     let tally = run(workspace, Log::Stdout, &job)?;
-    println!("\n{} passed, {} failed", tally.passed, tally.failed);
+    println!();
+    for failure in &tally.failures {
+        println!("failed: {failure}");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(tally.failed == 0)
 }
 

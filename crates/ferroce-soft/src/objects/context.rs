@@ -3,11 +3,13 @@ use super::cq::SoftCq;
 use super::events::{Events, RawEvent, Sink};
 use super::own;
 use super::pd::SoftPd;
+use super::port::ContextPort;
 use super::qp::SoftQp;
 use super::srq::SoftSrq;
 use crate::config::SoftConfig;
 use crate::driver::{self, OpenError, Port};
 use crate::engine::{Av, Engine, MAX_MR, MAX_QP, PeerFlow, SharedRecvQueue, Table};
+use crate::memory::MemoryPlace;
 use ferroce_verbs::provider::{CompChannelOps, ContextOps, CqOps, PdOps};
 use ferroce_verbs::{
     AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu, PortAttr,
@@ -31,7 +33,7 @@ const MAX_CQE: u32 = 1 << 22;
 /// An open software device.
 pub(crate) struct SoftContext {
     pub(super) engine: Arc<Engine>,
-    pub(super) port: Arc<Port>,
+    pub(super) port: ContextPort,
     pub(super) events: Arc<Events>,
     info: DeviceInfo,
     /// The handles of queue pairs, completion queues and shared receive queues, for events.
@@ -50,10 +52,23 @@ impl SoftContext {
         let os = |what| move |source| OpenError::Os { what, source };
         let port = Arc::new(Port::open(config)?);
         let events = Arc::new(Events::new().map_err(os("creating an eventfd"))?);
-        let sink = Sink { events: events.clone(), kick: port.kick.clone() };
+        let sink = Sink { events: events.clone(), kick: Some(port.kick.clone()) };
         let engine = Arc::new(Engine::new(port.slot(), Box::new(sink)));
         driver::start(port.clone(), engine.clone()).map_err(os("starting the driver's thread"))?;
-        Ok(Arc::new(Self {
+        Ok(Self::assemble(info, ContextPort::Host(port), engine, events))
+    }
+
+    /// A context on a network in memory.
+    pub(crate) fn in_memory(info: DeviceInfo, place: MemoryPlace) -> Result<Arc<Self>> {
+        let events = Arc::new(Events::new().map_err(|error| Error::os("creating an eventfd", error))?);
+        let sink = Sink { events: events.clone(), kick: None };
+        let engine = Arc::new(Engine::new(place.slot(), Box::new(sink)));
+        let port = ContextPort::Memory(place.attach(engine.clone()));
+        Ok(Self::assemble(info, port, engine, events))
+    }
+
+    fn assemble(info: DeviceInfo, port: ContextPort, engine: Arc<Engine>, events: Arc<Events>) -> Arc<Self> {
+        Arc::new(Self {
             engine,
             port,
             events,
@@ -65,7 +80,7 @@ impl SoftContext {
             pds: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
             flows: Mutex::default(),
-        }))
+        })
     }
 
     #[inline]
@@ -84,8 +99,8 @@ impl SoftContext {
     pub(super) fn resolve(&self, attr: &AhAttr) -> Result<Arc<Av>> {
         self.check_port(attr.port_num)?;
         let grh = attr.grh.ok_or_else(|| Error::invalid("ah_attr", "RoCE needs a GRH"))?;
-        let Some(local) = self.port.gids.get(grh.sgid_index) else {
-            let table = self.port.gids.table();
+        let Some(local) = self.port.gid(grh.sgid_index) else {
+            let table = self.port.gid_table();
             let entries: Vec<String> = table.iter().map(|entry| format!("{} = {}", entry.index, entry.ip())).collect();
             return Err(Error::NotFound {
                 what: "GID index",
@@ -101,7 +116,7 @@ impl SoftContext {
             let why = format!("{remote} cannot be reached from {}: one is IPv4, the other IPv6", local.ip());
             return Err(Error::invalid("sgid_index", why));
         }
-        let same_host = self.port.gids.is_local(remote);
+        let same_host = self.port.is_local(remote);
         let flow = if grh.dgid.is_multicast() { None } else { Some(self.flow(remote)) };
         Ok(Arc::new(Av {
             remote,
@@ -141,8 +156,7 @@ impl SoftContext {
 
 impl Drop for SoftContext {
     fn drop(&mut self) {
-        // The thread goes by itself, and the links with it.
-        self.port.kick.stop();
+        self.port.stop();
     }
 }
 
@@ -177,7 +191,7 @@ impl ContextOps for SoftContext {
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
         self.check_port(port)?;
-        let table = self.port.gids.table();
+        let table = self.port.gid_table();
         Ok(PortAttr {
             state: if table.is_empty() { PortState::Down } else { PortState::Active },
             max_mtu: Mtu::Mtu4096,
@@ -192,7 +206,7 @@ impl ContextOps for SoftContext {
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>> {
         self.check_port(port)?;
-        Ok(self.port.gids.table().to_vec())
+        Ok(self.port.gid_table().to_vec())
     }
 
     fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {

@@ -82,7 +82,8 @@ impl Events {
 /// The engine's way to report.
 pub(super) struct Sink {
     pub(super) events: Arc<Events>,
-    pub(super) kick: Arc<Kick>,
+    /// Wakes the driver's thread; `None` where there is none.
+    pub(super) kick: Option<Arc<Kick>>,
 }
 
 impl EventSink for Sink {
@@ -94,11 +95,19 @@ impl EventSink for Sink {
         self.events.push(RawEvent::Srq(event, srq.id));
     }
 
+    fn port(&self, event: EventType) {
+        self.events.push(RawEvent::Port(event));
+    }
+
     fn wake_at(&self, deadline: Nanos) {
-        self.kick.wake_at(deadline);
+        if let Some(kick) = &self.kick {
+            kick.wake_at(deadline);
+        }
     }
 
     fn wake_to_send(&self) {
-        self.kick.wake_unless_polled();
+        if let Some(kick) = &self.kick {
+            kick.wake_unless_polled();
+        }
     }
 }

@@ -6,6 +6,7 @@ mod context;
 mod cq;
 mod events;
 mod pd;
+mod port;
 mod qp;
 mod srq;
 

@@ -56,7 +56,7 @@ impl PdOps for SoftPd {
             .context
             .engine
             .mrs
-            .insert(self.id, region, access, rand::random())
+            .insert(self.id, region, access, self.context.port.key_tag())
             .ok_or(Error::Exhausted { what: "memory regions", limit: u64::from(MAX_MR - 1) })?;
         Ok(Arc::new(SoftMr { mr, pd: self }))
     }

@@ -29,6 +29,8 @@ pub(super) struct Requester {
     rnr_until: Option<Nanos>,
     /// The oldest PSN when a lost response was last inferred: one inference for each.
     implied_at: Option<u32>,
+    /// The oldest PSN when the peer last reported a sequence error.
+    sequence_at: Option<u32>,
     /// The oldest PSN when the ACK timer last fired.
     timer_mark: Option<u32>,
     /// Something was sent since the ACK timer last fired.
@@ -67,6 +69,7 @@ impl Requester {
             rnr_retries: 0,
             rnr_until: None,
             implied_at: None,
+            sequence_at: None,
             timer_mark: None,
             active: false,
         }
@@ -86,6 +89,7 @@ impl Requester {
         self.unasked = 0;
         self.rnr_until = None;
         self.implied_at = None;
+        self.sequence_at = None;
         self.timer_mark = None;
         self.reload(cx);
     }
@@ -512,15 +516,23 @@ impl Requester {
     // ---- recovery ----
 
     fn resend(&mut self, cx: &Cx<'_>, why: Resend) -> Result<(), SendFailed> {
-        if !matches!(why, Resend::Implied) {
-            if self.retries == 0 {
-                count(&cx.engine.counters.retry_exceeded_err);
-                return self.fail(cx, WcStatus::RetryExcErr);
+        // Packets beyond a gap that arrive twice or out of order make the peer report it more than once before anything sent
+        // again can reach it. Only the first report counts as a retry (and as congestion); if going back does not help, the
+        // ACK timer counts the rest. Without a timer every report has to, or there would be no end.
+        let repeated = matches!(why, Resend::Sequence)
+            && self.sequence_at.replace(self.una) == Some(self.una)
+            && cx.conn.timeout != 0;
+        if !repeated {
+            if !matches!(why, Resend::Implied) {
+                if self.retries == 0 {
+                    count(&cx.engine.counters.retry_exceeded_err);
+                    return self.fail(cx, WcStatus::RetryExcErr);
+                }
+                self.retries -= 1;
             }
-            self.retries -= 1;
-        }
-        if let Some(flow) = flow(cx) {
-            flow.lost();
+            if let Some(flow) = flow(cx) {
+                flow.lost();
+            }
         }
         self.rewind(cx);
         Ok(())

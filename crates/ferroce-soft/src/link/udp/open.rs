@@ -114,12 +114,6 @@ impl UdpPort {
         })
     }
 
-    /// The descriptor to poll for readability. The caller must not read, write, connect or close it.
-    #[must_use]
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.fd()
-    }
-
     /// The port that packets come to and leave from.
     #[must_use]
     pub fn local_port(&self) -> u16 {
@@ -164,6 +158,13 @@ impl UdpPort {
     #[must_use]
     pub fn sender(&self) -> UdpTx {
         UdpTx::new(self.shared.clone())
+    }
+}
+
+/// The descriptor to poll for readability. Nobody but the port may read, write, connect or close it.
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
     }
 }
 
