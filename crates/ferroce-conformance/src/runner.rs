@@ -26,8 +26,8 @@ impl Default for Options {
         Self {
             filter: None,
             skip: SkipList::new(),
-            deadline: Duration::from_secs(5),
-            give_up: Duration::from_secs(30),
+            deadline: Duration::from_secs(20),
+            give_up: Duration::from_secs(240),
             workers: 1,
         }
     }
@@ -99,9 +99,22 @@ fn judge(testbed: Arc<dyn Testbed>, case: &Case, deadline: Duration) -> Verdict 
     };
     match case.run(&env) {
         Ok(()) => Verdict::Passed,
-        Err(failure) if failure.is_applicable() => Verdict::Failed(failure.to_string()),
+        Err(failure) if failure.is_applicable() => Verdict::Failed(format!("{failure}{}", counters(&env))),
         Err(failure) => Verdict::Skipped(failure.what().into()),
     }
+}
+
+/// What the devices counted, for whoever looks into a failure.
+fn counters(env: &Env) -> String {
+    let mut text = String::new();
+    for (end, side) in [("a", &env.a), ("b", &env.b)] {
+        let counted = side.context.counters().into_iter().filter(|(_, value)| *value > 0);
+        let words: Vec<_> = counted.map(|(name, value)| format!("{name}={value}")).collect();
+        if !words.is_empty() {
+            text += &format!("; counters of {end}: {}", words.join(" "));
+        }
+    }
+    text
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {

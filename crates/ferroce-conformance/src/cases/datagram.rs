@@ -101,7 +101,7 @@ fn only_the_last(env: &Env, pair: &UdPair, lost: impl Fn(&Endpoint) -> CaseResul
     Ok(())
 }
 
-/// A datagram whose Q_Key is not the receiver's vanishes, and its sender sees success (IBTA 9.6.1.3.3).
+/// A datagram whose Q_Key is not the receiver's vanishes, and its sender sees success (IBTA 9.6).
 fn wrong_qkey(env: &Env) -> CaseResult {
     let pair = UdPair::new(env)?;
     only_the_last(env, &pair, |a| {
@@ -147,7 +147,7 @@ fn qkey_changes(env: &Env) -> CaseResult {
     ok(&wc, 1, WcOpcode::Recv)
 }
 
-/// Without a receive a datagram is dropped (IBTA 9.8.3.2.2); the next one finds the receive that was posted since.
+/// Without a receive a datagram is dropped (IBTA 9.8.3); the next one finds the receive that was posted since.
 fn no_receive(env: &Env) -> CaseResult {
     let pair = UdPair::new(env)?;
     let marker = Marker::new(env)?;
@@ -218,7 +218,7 @@ fn needs_destination(env: &Env) -> CaseResult {
     pair.deliver(3, &pattern(1, 10)).map(|_| ())
 }
 
-/// A datagram to a connected queue pair is not for it (IBTA 9.6.1.1.2).
+/// A datagram to a connected queue pair is not for it (IBTA 9.6).
 fn wrong_service(env: &Env) -> CaseResult {
     let pair = UdPair::new(env)?;
     let connected = crate::fixture::Pair::rc(env)?;

@@ -14,7 +14,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.push(Case::new("mcast/refusals", refusals));
 }
 
-/// IBTA 9.6.1.4.2: the queue pair number of multicast.
+/// IBTA 9.6: the queue pair number of multicast.
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// A group of the kind of address that both ends use.

@@ -317,7 +317,7 @@ fn too_many(env: &Env) -> CaseResult {
     ok(&pair.b.received()?, 1, WcOpcode::Recv)
 }
 
-/// IBTA 10.2.9.2: a queue pair that has a shared receive queue has no other.
+/// IBTA 10.2.9: a queue pair that has a shared receive queue has no other.
 fn not_on_the_qp(env: &Env) -> CaseResult {
     let shared = Shared::new(env, 10)?;
     let pair = shared.rc(env)?;

@@ -18,7 +18,7 @@ enum Op {
 
 impl Op {
     const RC: [Self; 6] = [Self::Send, Self::SendImm, Self::SendInv, Self::Write, Self::WriteImm, Self::Read];
-    /// IBTA 9.8.2, table 38: UC has neither reads nor invalidation.
+    /// IBTA 9.8.2: UC has neither reads nor invalidation.
     const UC: [Self; 4] = [Self::Send, Self::SendImm, Self::Write, Self::WriteImm];
 
     fn name(self) -> &'static str {

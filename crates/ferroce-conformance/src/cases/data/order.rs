@@ -155,7 +155,7 @@ fn one_for_many(env: &Env) -> CaseResult {
     Ok(())
 }
 
-/// When a send has arrived, so has every write before it (IBTA 9.5, table 76).
+/// When a send has arrived, so has every write before it (IBTA 9.5).
 fn write_before_send(env: &Env) -> CaseResult {
     const LEN: usize = 100_000;
     let pair = Pair::rc(env)?;

@@ -32,7 +32,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.push(Case::new("state/ud/works-again-after-error", ud_works_again));
 }
 
-/// IBTA 10.3.1, figure 124, and the kernel's `qp_state_table`.
+/// IBTA 10.3.1, and the kernel's `qp_state_table`.
 fn legal(qp_type: QpType, from: QpState, to: QpState) -> bool {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     match (from, to) {

@@ -191,7 +191,7 @@ fn too_long(env: &Env, len: usize, room: usize) -> CaseResult {
     landing.holds(room, &vec![GUARD; LEN - room])
 }
 
-/// A packet that is longer than the path MTU of its receiver is an invalid request (IBTA 9.7.4.1.6).
+/// A packet that is longer than the path MTU of its receiver is an invalid request (IBTA 9.7.4).
 fn mtu_differs(env: &Env) -> CaseResult {
     if env.max_mtu() < Mtu::Mtu1024 {
         return Err(Failure::not_applicable("the port's MTU is small"));
