@@ -1,12 +1,11 @@
 //! A verbs device without hardware: it speaks RoCEv2 from user space, with no NIC, no kernel module and no privilege.
 
+pub mod addr;
 mod config;
 mod device;
 mod driver;
 mod engine;
 pub mod host;
-//! ferroce-soft
-pub mod addr;
 pub mod link;
 pub mod memory;
 mod objects;

@@ -368,7 +368,7 @@ impl TxBatch {
         self.statistics = UdpStatistics::default();
     }
 
-    /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If that works, the
+    /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If all of them go, the
     /// device on the way cannot segment (`EIO` without checksum offload, `EINVAL` in old kernels), which is remembered.
     fn send_singly(&mut self, group: &Group, bytes: &mut [u8], refusal: i32) {
         if !matches!(refusal, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
@@ -385,12 +385,11 @@ impl TxBatch {
             .chunks(group.segment)
             .map(|payload| Outgoing { name: &group.name, control: control.as_bytes(), payload })
             .collect();
+        let lost_before = self.report.lost();
         let mut rest = &packets[..];
-        let mut any = false;
         while let [_, behind @ ..] = rest {
             match self.send(rest.iter().copied()) {
                 Ok(count) => {
-                    any = true;
                     for packet in &rest[..count] {
                         self.sent(1, packet.payload.len() - ICRC_LEN);
                     }
@@ -403,7 +402,8 @@ impl TxBatch {
                 }
             }
         }
-        if any {
+        // A batch beyond the path MTU is refused as well, and then it is not the device.
+        if refusal != libc::EMSGSIZE && self.report.lost() == lost_before {
             self.statistics.gso_fallbacks += 1;
             let bit = class(group.dst.remote.ip());
             self.shared.tx.no_gso.fetch_or(bit, Ordering::Relaxed);
