@@ -114,12 +114,6 @@ impl UdpPort {
         })
     }
 
-    /// The descriptor to poll for readability. Nobody but the port may read, write, connect or close it.
-    #[must_use]
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.fd()
-    }
-
     /// The port that packets come to and leave from.
     #[must_use]
     pub fn local_port(&self) -> u16 {
@@ -167,6 +161,7 @@ impl UdpPort {
     }
 }
 
+/// The descriptor to poll for readability. Nobody but the port may read, write, connect or close it.
 impl AsFd for UdpPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
