@@ -12,10 +12,12 @@ pub mod log;
 mod pattern;
 mod reliable;
 mod scenario;
+mod sweep;
 mod trace;
 mod unreliable;
 mod watch;
 
 pub use failure::Failure;
 pub use scenario::{Options, Outcome, Scenario};
+pub use sweep::{Failed, Sweep, SweepResult};
 pub use trace::TraceHash;

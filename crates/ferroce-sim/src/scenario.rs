@@ -96,3 +96,15 @@ pub struct Outcome {
     /// Everything that happened, as a number.
     pub trace: TraceHash,
 }
+
+impl Outcome {
+    /// Adds what happened in another run; the trace stays.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { completed, failed, bytes, packets, time, trace: _ } = other;
+        self.completed += completed;
+        self.failed += failed;
+        self.bytes += bytes;
+        self.packets += packets;
+        self.time += *time;
+    }
+}
