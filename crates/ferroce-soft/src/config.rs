@@ -1,4 +1,6 @@
+use crate::link::fault::FaultPlan;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Which link carries packets to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,4 +41,21 @@ pub struct FaultConfig {
     pub reorder: f64,
     /// Bits of it are flipped.
     pub corrupt: f64,
+}
+
+impl FaultConfig {
+    /// How long a packet that is to be overtaken is held back.
+    const HELD_BACK: Duration = Duration::from_micros(200);
+
+    pub(crate) fn plan(&self) -> FaultPlan {
+        FaultPlan {
+            seed: self.seed,
+            loss: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            reorder_by: Self::HELD_BACK,
+            corrupt: self.corrupt,
+            ..FaultPlan::default()
+        }
+    }
 }

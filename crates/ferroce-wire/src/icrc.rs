@@ -36,7 +36,8 @@ const BETWEEN_FRAGMENT_AND_PACKET: usize = IPV4_LEN - 8 + UDP_LEN;
 /// The longest packet that an IPv4 datagram holds beside the ICRC.
 const MAX_PACKET: usize = u16::MAX as usize - IPV4_LEN - UDP_LEN - ICRC_LEN;
 
-/// What a big-endian 16-bit field of the headers adds to their CRC, for each value of its two bytes.
+/// What a big-endian 16-bit field of the headers adds to their CRC, for each value of its two
+/// bytes.
 type FieldTable = [[u32; 256]; 2];
 
 /// The table of the field at `offset` in headers of `len` bytes.
@@ -71,8 +72,9 @@ fn field(table: &FieldTable, value: u16) -> u32 {
 /// The part of the ICRC that does not change from packet to packet of a flow.
 ///
 /// For a sender or receiver that keeps one for each peer, the ICRC of a short packet takes half the
-/// time that it takes [`icrc`] and [`check_icrc`], which make one anew: the CRC of the IP and UDP headers is kept for lengths and
-/// identification 0, and what those add is looked up, because a CRC is linear.
+/// time that it takes [`icrc`] and [`check_icrc`], which make one anew: the CRC of the IP and UDP
+/// headers is kept for lengths and identification 0, and what those add is looked up, because a CRC
+/// is linear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowIcrc {
     headers: u32,

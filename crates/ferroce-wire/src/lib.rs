@@ -1,5 +1,5 @@
 //! What the bytes mean: RoCEv2 packets, their invariant CRC, the global route header of a datagram
-//! receive and the Ethernet frames of a capture.
+//! receive, the Ethernet frames of a capture, and the datagrams of communication management.
 //!
 //! Nothing here does I/O, keeps state or reads a clock: every function turns bytes into values or
 //! values into bytes. Input from the network is hostile, so parsing never panics, whatever the
@@ -29,12 +29,14 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod cm;
 pub mod error;
 pub mod ext;
 pub mod flow;
 pub mod grh;
 pub mod headers;
 pub mod icrc;
+pub mod mad;
 pub mod opcode;
 pub mod psn;
 
@@ -48,5 +50,6 @@ pub use flow::{Flow, IpPair, ROCE_UDP_PORT};
 pub use grh::{GRH_LEN, Grh};
 pub use headers::{BTH_LEN, Bth, Ext, Headers, MAX_HEADERS_LEN, Packet, pad_len};
 pub use icrc::{FlowIcrc, ICRC_LEN, IcrcCheck, check_icrc, check_icrc_exact, icrc};
+pub use mad::{GSI_QKEY, GSI_QPN, MAD_LEN, MadError, MadHeader};
 pub use opcode::{Opcode, Operation, Position, Transport};
 pub use psn::{PSN_MASK, psn_add, psn_diff, psn_ge, psn_gt, psn_le, psn_lt, psn_sub};

@@ -4,8 +4,7 @@
 
 mod common;
 
-use std::process::Command;
-
+use common::tshark::{number, tshark};
 use common::{Bits, flow_v4, flow_v6, headers, packet, seal};
 use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::{Ext, Flow, FrameMeta, Headers, ICRC_LEN, IpPair, Opcode, ethernet_frame};
@@ -47,43 +46,6 @@ fn capture() -> (Vec<u8>, Vec<Sent>) {
         }
     }
     (file, sent)
-}
-
-/// Runs tshark over `file`: one line for each frame, `fields` separated by tabs.
-fn tshark(file: &[u8], fields: &[&str]) -> Vec<String> {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("every-opcode.pcap");
-    std::fs::write(&path, file).expect("the capture is written");
-    let mut command = Command::new("tshark");
-    // Some versions of tshark show a field twice: the first of each is enough.
-    command.arg("-r").arg(&path);
-    command.args(["-T", "fields", "-E", "occurrence=f"]);
-    for check in ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE"] {
-        command.args(["-o", check]);
-    }
-    for field in fields {
-        command.args(["-e", field]);
-    }
-    let out = command.output().unwrap_or_else(|e| panic!("tshark does not run ({e}): install the package `tshark`"));
-    let stderr = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "tshark: {stderr}");
-    let stdout = String::from_utf8(out.stdout).expect("tshark prints UTF-8");
-    stdout.lines().map(str::to_owned).collect()
-}
-
-/// A field as a number; tshark prints some in hexadecimal, which ones depends on its version.
-/// Immediate data and rkeys to invalidate are bare hexadecimal bytes, which the caller marks.
-fn number(field: &str, bare_hex: bool) -> Option<u64> {
-    if field.is_empty() {
-        return None;
-    }
-    let digits = field.strip_prefix("0x");
-    let value = match digits {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None if bare_hex => u64::from_str_radix(field, 16),
-        None => field.parse(),
-    };
-    Some(value.unwrap_or_else(|e| panic!("{field}: {e}")))
 }
 
 const CHECKSUM_GOOD: u64 = 1;

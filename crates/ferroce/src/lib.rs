@@ -1,1 +1,37 @@
-//! The facade that a user depends on.
+//! RDMA on any Linux machine: the crate that a program depends on.
+//!
+//! [`open`] gives a [`Context`]; from there on everything is the verbs vocabulary of `ferroce-verbs`, which this crate
+//! re-exports whole.
+//!
+//! ```no_run
+//! use ferroce::{Access, QpInitAttr, QpType};
+//!
+//! # fn main() -> ferroce::Result<()> {
+//! let context = ferroce::open(None)?;
+//! let pd = context.alloc_pd()?;
+//! let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE)?;
+//! let cq = context.create_cq(64, None)?;
+//! let qp = pd.create_qp(&QpInitAttr::new(QpType::Rc, &cq))?;
+//! println!("queue pair {:#08x}, {} bytes registered", qp.qp_num(), mr.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `FERROCE_DEVICE` | the device that [`open`] takes when it is given no name |
+//! | `FERROCE_LINK` | `auto`, `udp` or `shm`: the link that the software device sends on |
+//! | `FERROCE_CAPTURE` | a pcap file that gets every UDP packet of the software device |
+//! | `FERROCE_FAULT` | faults to inject, such as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7` |
+//! | `FERROCE_RUNTIME_DIR` | where the software devices of one user find each other |
+#![forbid(unsafe_code)]
+
+mod device;
+pub mod environment;
+
+pub use device::{devices, open, open_with};
+pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
+pub use ferroce_verbs::provider::Device;
+pub use ferroce_verbs::*;

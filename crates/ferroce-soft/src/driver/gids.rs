@@ -1,76 +1,85 @@
 use super::port::OpenError;
+use crate::addr::{AddrWatch, GidTable, local_addrs};
 use arc_swap::ArcSwap;
 use ferroce_verbs::{Gid, GidEntry, Mtu};
+use parking_lot::Mutex;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The GID table: one entry for each local address.
+/// The GID table: one entry for each local address, kept current.
 pub(crate) struct Gids {
-    table: ArcSwap<Vec<GidEntry>>,
+    /// What the entries are made from, so that each keeps its index.
+    table: Mutex<GidTable>,
+    entries: ArcSwap<Vec<GidEntry>>,
+    watch: AddrWatch,
 }
 
 impl Gids {
     pub(super) fn open() -> Result<Self, OpenError> {
-        Ok(Self { table: ArcSwap::from_pointee(read_table()) })
+        let os = |what| move |source| OpenError::Os { what, source };
+        // Watched before read: what changes in between is read once more.
+        let watch = AddrWatch::open().map_err(os("watching the local addresses over netlink"))?;
+        let table = GidTable::new(&local_addrs().map_err(os("reading the local addresses over netlink"))?);
+        let entries = ArcSwap::from_pointee(entries(&table));
+        Ok(Self { table: Mutex::new(table), entries, watch })
     }
 
     /// A descriptor that is readable when addresses changed.
-    pub(super) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    pub(super) fn watch_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
     }
 
-    /// Reads the addresses again.
-    pub(super) fn refresh(&self) {
-        self.table.store(Arc::new(read_table()));
+    /// Reads the addresses again if they changed; returns whether the table did.
+    pub(super) fn refresh(&self) -> bool {
+        if !self.watch.changed().unwrap_or(true) {
+            return false;
+        }
+        let snapshot = match local_addrs() {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                tracing::warn!(%error, "reading the local addresses failed; the GID table stays as it is");
+                return false;
+            }
+        };
+        let mut table = self.table.lock();
+        let (updated, changes) = table.updated(&snapshot);
+        if changes.is_empty() {
+            return false;
+        }
+        self.entries.store(Arc::new(entries(&updated)));
+        *table = updated;
+        true
     }
 
     /// The entries, in order of index.
     pub(crate) fn table(&self) -> Arc<Vec<GidEntry>> {
-        self.table.load_full()
+        self.entries.load_full()
     }
 
     /// The entry at `index`.
     pub(crate) fn get(&self, index: u32) -> Option<GidEntry> {
-        self.table.load().iter().find(|entry| entry.index == index).cloned()
+        self.entries.load().iter().find(|entry| entry.index == index).cloned()
     }
 
     /// Whether `ip` is an address of this machine.
     pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
-        self.table.load().iter().any(|entry| entry.ip() == ip)
+        self.entries.load().iter().any(|entry| entry.ip() == ip)
     }
 }
 
-fn read_table() -> Vec<GidEntry> {
-    let mut entries = Vec::new();
-    for ifaddr in nix::ifaddrs::getifaddrs().into_iter().flatten() {
-        let Some(address) = ifaddr.address else { continue };
-        let ip = if let Some(v4) = address.as_sockaddr_in() {
-            IpAddr::V4(v4.ip())
-        } else if let Some(v6) = address.as_sockaddr_in6() {
-            IpAddr::V6(v6.ip())
-        } else {
-            continue;
-        };
-        let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", ifaddr.interface_name))
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(1500);
-        let ifindex = nix::net::if_::if_nametoindex(ifaddr.interface_name.as_str()).unwrap_or(0);
-        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let rank = (ip.is_loopback(), link_local, ip.is_ipv6());
-        entries.push((
-            rank,
-            GidEntry {
-                index: 0,
-                gid: Gid::from(ip),
-                netdev: ifaddr.interface_name,
-                ifindex,
-                mtu: Mtu::fitting(mtu).unwrap_or(Mtu::Mtu256),
-                loopback: ip.is_loopback(),
-            },
-        ));
-    }
-    entries.sort_by_key(|(rank, _)| *rank);
-    entries.into_iter().enumerate().map(|(index, (_, entry))| GidEntry { index: index as u32, ..entry }).collect()
+fn entries(table: &GidTable) -> Vec<GidEntry> {
+    let usable = table.iter().filter(|(_, entry)| entry.addr.up);
+    // A network device that does not even carry the smallest MTU is of no use.
+    let entry = |(index, entry): (usize, &crate::addr::GidEntry)| {
+        Some(GidEntry {
+            index: u32::try_from(index).ok()?,
+            gid: Gid::from_bytes(entry.gid),
+            netdev: entry.addr.ifname.clone(),
+            ifindex: entry.addr.ifindex,
+            mtu: Mtu::fitting(entry.addr.mtu)?,
+            loopback: entry.addr.loopback,
+        })
+    };
+    usable.filter_map(entry).collect()
 }

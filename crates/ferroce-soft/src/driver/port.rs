@@ -1,15 +1,19 @@
 use super::gids::Gids;
 use super::rx::Rx;
 use super::tx::HostTx;
-use crate::config::{LinkMode, SoftConfig};
+use crate::config::{FaultConfig, LinkMode, SoftConfig};
 use crate::engine::{Engine, Nanos, PacketTx};
 use crate::host::{JoinError, JoinOptions, Membership, Registry};
+use crate::link::capture::Capture;
+use crate::link::fault::FaultInjector;
 use crate::link::shm::{InUse, ShmReceiver, ShmSender};
 use crate::link::udp::{UdpConfig, UdpOpenError, UdpPort, UdpTx};
 use ferroce_verbs::{Error, Gid};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,6 +27,12 @@ pub(crate) enum OpenError {
     Udp(#[from] UdpOpenError),
     #[error(transparent)]
     InUse(#[from] InUse),
+    #[error("cannot write the capture {}: {source}", path.display())]
+    Capture {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("{what}: {source}")]
     Os {
         what: &'static str,
@@ -49,6 +59,8 @@ pub(crate) struct Port {
     pub(super) udp_tx: UdpTx,
     pub(super) rx: Mutex<Rx>,
     pub(crate) gids: Gids,
+    /// Faults for what goes through shared memory; UDP has its own.
+    pub(super) shm_faults: Option<Mutex<FaultInjector>>,
     pub(super) strays: AtomicU64,
     pub(crate) kick: Arc<Kick>,
     epoch: Instant,
@@ -68,6 +80,9 @@ pub(crate) struct Kick {
     streak: AtomicU32,
     pub(super) stop: AtomicBool,
 }
+
+/// Bytes of packets that wait to be written to a capture; beyond that they are counted and left out.
+const CAPTURE_BUFFER: usize = 64 << 20;
 
 /// After this many rounds without arming a completion queue the program counts as polling.
 const STREAK: u32 = 64;
@@ -156,7 +171,15 @@ impl Port {
             join.name = "ferroce".into();
         }
         let membership = Arc::new(Registry::join(&join)?);
-        let udp = UdpPort::open(&UdpConfig::default())?;
+        let capture = match &config.capture {
+            Some(path) => Some(
+                Capture::create(path, CAPTURE_BUFFER)
+                    .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
+            ),
+            None => None,
+        };
+        let plan = config.fault.as_ref().map(FaultConfig::plan);
+        let udp = UdpPort::open(&UdpConfig { faults: plan.clone(), capture, ..UdpConfig::default() })?;
         let gids = Gids::open()?;
         let shm_tx = ShmSender::new(membership.clone())?;
         let rx = Mutex::new(Rx::new(ShmReceiver::new(membership.clone())?));
@@ -169,6 +192,7 @@ impl Port {
             udp_tx,
             rx,
             gids,
+            shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
             kick: Arc::new(Kick::new()?),
             epoch: Instant::now(),
@@ -185,13 +209,30 @@ impl Port {
         self.link != LinkMode::Udp
     }
 
+    /// Receives what is sent to a multicast group, on every interface that has an address of its family.
     pub(crate) fn join_group(&self, gid: Gid) -> Result<(), Error> {
-        let _ = gid;
-        Err(Error::Unsupported { what: "multicast", by: "soft0" })
+        let mut result = Err(Error::invalid("gid", "no interface has an address of the group's family"));
+        for ifindex in self.interfaces(gid) {
+            match self.udp.join_multicast(gid.ip(), ifindex) {
+                Ok(()) => result = Ok(()),
+                // One interface is enough; the others may not do multicast.
+                Err(error) if result.is_err() => result = Err(Error::os(format!("joining {}", gid.ip()), error)),
+                Err(_) => {}
+            }
+        }
+        result
     }
 
     pub(crate) fn leave_group(&self, gid: Gid) {
-        let _ = gid;
+        for ifindex in self.interfaces(gid) {
+            // Not joined there, or the interface is gone: nothing is left to leave.
+            let _ = self.udp.leave_multicast(gid.ip(), ifindex);
+        }
+    }
+
+    fn interfaces(&self, gid: Gid) -> BTreeSet<u32> {
+        let v4 = gid.ip().is_ipv4();
+        self.gids.table().iter().filter(|entry| entry.ip().is_ipv4() == v4).map(|entry| entry.ifindex).collect()
     }
 
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {

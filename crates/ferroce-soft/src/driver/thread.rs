@@ -1,9 +1,10 @@
 use super::port::{Port, Who};
 use super::steering;
 use crate::engine::Engine;
+use ferroce_verbs::EventType;
 use rustix::event::Timespec;
 use rustix::event::epoll;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,9 +38,7 @@ pub(crate) fn start(port: Arc<Port>, engine: Arc<Engine>) -> std::io::Result<()>
     add(port.membership.wake_fd(), WAKE, epoll::EventFlags::IN)?;
     add(port.kick.fd(), KICK, epoll::EventFlags::IN)?;
     add(port.udp.as_fd(), UDP, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
-    if let Some(fd) = port.gids.watch_fd() {
-        add(fd, ADDR, epoll::EventFlags::IN)?;
-    }
+    add(port.gids.watch_fd(), ADDR, epoll::EventFlags::IN)?;
     let driver =
         Driver { port, engine, epoll, udp_armed: true, steering: steering::Steering::new(), last_housekeeping: 0 };
     std::thread::Builder::new().name("ferroce".into()).spawn(move || driver.run())?;
@@ -97,7 +96,7 @@ impl Driver {
         self.arm_udp();
         let now = self.port.refresh_now();
         let mut until = now + HOUSEKEEPING.as_nanos() as u64;
-        if self.engine.has_ready() {
+        if self.engine.has_ready() || self.port.shm_faults.is_some() {
             until = now + LINK_PATIENCE.as_nanos() as u64;
         }
         for deadline in [self.engine.next_deadline(), self.steering.deadline()].into_iter().flatten() {
@@ -147,7 +146,11 @@ impl Driver {
                     self.port.membership.drain_wake();
                 }
                 KICK => self.port.kick.awake(),
-                _ => self.port.gids.refresh(),
+                _ => {
+                    if self.port.gids.refresh() {
+                        self.engine.sink.port(EventType::GidChange);
+                    }
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::link::shm::LaneGuard;
 use crate::link::udp::{TxBatch, UdpDst};
 use ferroce_verbs::Gid;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
 
 /// What precedes a packet in a shared-memory frame with [`TAG_ADDRESSED`]: source and destination GID, TOS, TTL.
 pub(super) const PREFIX: usize = 36;
@@ -27,6 +28,8 @@ pub(super) struct HostTx<'a> {
     lane: Option<(u8, LaneGuard<'a>)>,
     udp: Option<TxBatch>,
     reserved: Reserved,
+    /// How long the packet is for which there is room in the lane, with all that precedes it, and its tag.
+    frame: (usize, u32),
     /// Takes what has nowhere to go.
     void: Vec<u8>,
 }
@@ -40,7 +43,7 @@ enum Reserved {
 
 impl<'a> HostTx<'a> {
     pub(super) fn new(port: &'a Port) -> Self {
-        Self { port, lane: None, udp: None, reserved: Reserved::None, void: Vec::new() }
+        Self { port, lane: None, udp: None, reserved: Reserved::None, frame: (0, 0), void: Vec::new() }
     }
 
     /// Makes `slot` the lane that is written to; false if nobody is there.
@@ -56,6 +59,28 @@ impl<'a> HostTx<'a> {
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// A packet that would be corrupted is lost: shared memory has no checksum by which the receiver could tell.
+    #[cold]
+    fn commit_with_faults(&mut self) {
+        let (Some((_, lane)), Some(faults)) = (&mut self.lane, &self.port.shm_faults) else { return };
+        let (len, tag) = self.frame;
+        let verdict = faults.lock().decide(Duration::from_nanos(self.port.now()), len);
+        if verdict.copies == 0 || verdict.corrupt.is_some() {
+            return;
+        }
+        let copy = match lane.reserve(len, tag) {
+            Some(frame) if verdict.copies > 1 => frame.to_vec(),
+            _ => Vec::new(),
+        };
+        lane.commit();
+        if !copy.is_empty()
+            && let Some(frame) = lane.reserve(len, tag)
+        {
+            frame.copy_from_slice(&copy);
+            lane.commit();
         }
     }
 
@@ -96,6 +121,7 @@ impl PacketTx for HostTx<'_> {
             return None;
         }
         self.reserved = Reserved::Lane;
+        self.frame = (prefix + len, tag);
         // Reserved once more: a reservation is only a position, and the borrow of the one above has ended.
         let frame = lane.reserve(prefix + len, tag)?;
         if prefix != 0 {
@@ -109,7 +135,9 @@ impl PacketTx for HostTx<'_> {
         match std::mem::replace(&mut self.reserved, Reserved::None) {
             Reserved::None => {}
             Reserved::Lane => {
-                if let Some((_, lane)) = &mut self.lane {
+                if self.port.shm_faults.is_some() {
+                    self.commit_with_faults();
+                } else if let Some((_, lane)) = &mut self.lane {
                     lane.commit();
                 }
             }

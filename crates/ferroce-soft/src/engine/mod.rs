@@ -87,6 +87,8 @@ pub(crate) trait EventSink: Send + Sync {
     fn qp(&self, event: EventType, qpn: u32);
     /// Something happened to a shared receive queue.
     fn srq(&self, event: EventType, srq: &Arc<SharedRecvQueue>);
+    /// Something happened to the port.
+    fn port(&self, event: EventType);
     /// A timer is due at `deadline`, earlier than all that were known.
     fn wake_at(&self, deadline: Nanos);
     /// A queue pair has something to send and nobody is at it.

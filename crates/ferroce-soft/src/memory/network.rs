@@ -91,12 +91,7 @@ impl MemoryNetwork {
             stats: MemoryStats::default(),
             observer: None,
         };
-        Self(Arc::new(Network {
-            config,
-            now: AtomicU64::new(0),
-            running: Mutex::new(()),
-            inner: Mutex::new(inner),
-        }))
+        Self(Arc::new(Network { config, now: AtomicU64::new(0), running: Mutex::new(()), inner: Mutex::new(inner) }))
     }
 
     /// The device of the host at `ip`. Hosts need no set-up: one exists when a context is opened on it.
@@ -322,15 +317,8 @@ impl Network {
             *busy = now.max(*busy) + time;
             leaves = *busy;
         }
-        let flight = |host, packet| Flight {
-            src: to.src,
-            dst: to.dst,
-            host,
-            src_port,
-            tos: to.tos,
-            ttl: to.ttl,
-            packet,
-        };
+        let flight =
+            |host, packet| Flight { src: to.src, dst: to.dst, host, src_port, tos: to.tos, ttl: to.ttl, packet };
         if !to.dst.is_multicast() {
             inner.send(&self.config, now, leaves, flight(to.dst, packet));
             return;
@@ -459,12 +447,8 @@ impl Inner {
             self.observe(now, TraceKind::Lost, &flight);
             return;
         }
-        let in_flight = InFlight {
-            at: Duration::from_nanos(leaves),
-            src: flight.src,
-            dst: flight.host,
-            packet: &flight.packet,
-        };
+        let in_flight =
+            InFlight { at: Duration::from_nanos(leaves), src: flight.src, dst: flight.host, packet: &flight.packet };
         let fate = match &mut self.policy {
             Policy::Random(policy) => policy.fate(&in_flight),
             Policy::Custom(policy) => policy.fate(&in_flight),

@@ -95,6 +95,10 @@ impl EventSink for Sink {
         self.events.push(RawEvent::Srq(event, srq.id));
     }
 
+    fn port(&self, event: EventType) {
+        self.events.push(RawEvent::Port(event));
+    }
+
     fn wake_at(&self, deadline: Nanos) {
         if let Some(kick) = &self.kick {
             kick.wake_at(deadline);

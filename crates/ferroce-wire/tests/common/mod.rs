@@ -3,6 +3,9 @@
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod pcap;
+pub mod tshark;
+
 use ferroce_wire::{
     Aeth, AtomicEth, Bth, Deth, Ext, Flow, Headers, ICRC_LEN, IpPair, Opcode, ROCE_UDP_PORT, Reth, Syndrome, icrc,
     pad_len,

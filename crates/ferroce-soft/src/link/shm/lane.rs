@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -183,9 +183,10 @@ impl LaneGuard<'_> {
 impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let (true, Some(route)) = (self.dirty, self.route.as_ref()) {
+        if let (true, Some(route)) = (self.dirty, self.route.as_mut()) {
             let sign = &route.control.view::<Control>(0).sleeping.0;
-            doorbell::wake(sign, || fence(Ordering::SeqCst), || ring(&route.wake));
+            doorbell::wake(sign, || ring(&route.wake));
+            route.producer.prepare();
         }
     }
 }

@@ -14,7 +14,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::ring::{HEADER, LINE, RingMemory, Word};
+use super::MAX_FRAME;
+use super::ring::{HEADER, LINE, RingMemory, Word, ample};
 use crate::host::{Geometry, Mapping, Shared};
 
 impl Word for AtomicU64 {
@@ -28,8 +29,17 @@ impl Word for AtomicU64 {
         Self::store(self, value, order);
     }
 
+    fn exchange(&self, new: u64) {
+        self.swap(new, Ordering::Relaxed);
+    }
+
     fn replace(&self, current: u64, new: u64) {
         let _ = self.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn fence() {
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -62,6 +72,9 @@ pub(super) struct MappedRing {
 unsafe impl Send for MappedRing {}
 // SAFETY: as above.
 unsafe impl Sync for MappedRing {}
+
+// A writer that waits for room leaves an eighth of the ring to be freed; see `ring`.
+const _: () = assert!(ample(MAX_FRAME) + LINE <= Geometry::LEAST_RING / 8 * 7);
 
 impl MappedRing {
     /// The ring that begins at an offset of a mapping.
@@ -125,6 +138,11 @@ impl RingMemory for MappedRing {
     }
 
     #[inline]
+    fn longest(&self) -> usize {
+        MAX_FRAME
+    }
+
+    #[inline]
     fn header(&self, place: usize) -> &AtomicU64 {
         debug_assert!(place < self.bytes && place.is_multiple_of(LINE));
         // Masked, so that no caller's error can lead out of the ring.
@@ -149,10 +167,5 @@ impl RingMemory for MappedRing {
     #[inline]
     fn waiting(&self) -> &AtomicU64 {
         &self.words().waiting.0
-    }
-
-    #[inline]
-    fn fence(&self) {
-        fence(Ordering::SeqCst);
     }
 }

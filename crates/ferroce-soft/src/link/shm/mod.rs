@@ -34,6 +34,9 @@ mod receiver;
 mod ring;
 mod sender;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::{AttachError, InUse};
 pub use lane::{Lane, LaneGuard};
 pub use receiver::{Frame, ReceiverCounters, ShmReceiver};

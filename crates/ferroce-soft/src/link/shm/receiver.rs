@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::doorbell;
@@ -133,17 +133,14 @@ impl ShmReceiver {
     pub fn prepare_sleep(&self) -> bool {
         let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
         let sign = &self.membership.segment().control().sleeping.0;
-        doorbell::fall_asleep(
-            sign,
-            sleep,
-            || fence(Ordering::SeqCst),
-            || self.active() != self.known || self.rings.iter().any(|ring| ring.consumer.is_ready()),
-        )
+        doorbell::fall_asleep(sign, sleep, || {
+            self.active() != self.known || self.rings.iter().any(|ring| ring.consumer.is_ready())
+        })
     }
 
     /// Says that this context is awake.
     pub fn cancel_sleep(&self) {
-        self.membership.segment().control().sleeping.0.store(0, Ordering::Relaxed);
+        doorbell::stay_awake(&self.membership.segment().control().sleeping.0);
     }
 
     /// Gives back the memory of rings whose senders have ended and whose frames are all delivered; returns how many.

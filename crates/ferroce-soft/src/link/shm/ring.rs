@@ -36,7 +36,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{MAX_FRAME, MAX_TAG};
+use super::MAX_TAG;
 
 /// Distance between possible frame positions, in bytes.
 pub(super) const LINE: usize = 64;
@@ -48,8 +48,12 @@ pub(super) const HEADER: usize = 8;
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
+    /// Exchanges the value; no ordering beyond that of the fences around it.
+    fn exchange(&self, new: u64);
     /// Replaces `current` by `new`; no ordering beyond that of the fences around it.
     fn replace(&self, current: u64, new: u64);
+    /// A fence of all orders.
+    fn fence();
 }
 
 /// The memory of a ring.
@@ -58,6 +62,8 @@ pub(super) trait RingMemory {
 
     /// Bytes for frames: a power of two.
     fn bytes(&self) -> usize;
+    /// Bytes of the longest possible frame: seven eighths of the ring have room for two of them.
+    fn longest(&self) -> usize;
     /// The word at a place below [`Self::bytes`] that is a multiple of [`LINE`].
     fn header(&self, place: usize) -> &Self::Word;
     /// The writer's position.
@@ -66,8 +72,6 @@ pub(super) trait RingMemory {
     fn head(&self) -> &Self::Word;
     /// Not zero if the writer wants to be woken when there is room.
     fn waiting(&self) -> &Self::Word;
-    /// A fence of all orders.
-    fn fence(&self);
 }
 
 /// What kind of thing a header introduces.
@@ -90,8 +94,16 @@ pub(super) const fn frame_bytes(length: usize) -> usize {
     (HEADER + length).next_multiple_of(LINE)
 }
 
-/// Room for two frames of the greatest length and the zero behind them.
-pub(super) const AMPLE: usize = 2 * frame_bytes(MAX_FRAME) + LINE;
+/// Room for two frames of the greatest length.
+pub(super) const fn ample(longest: usize) -> usize {
+    2 * frame_bytes(longest)
+}
+
+/// No position is ever beyond this: at 100 GB/s it takes a year and a half.
+const FARTHEST: u64 = 1 << 62;
+
+/// How many lines to zero ahead: the next few small frames.
+const AHEAD: usize = 16;
 
 /// The ring's state in shared memory contradicts itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +123,8 @@ pub(super) struct Producer<M> {
     tail: u64,
     /// The reader's position as last seen.
     head: u64,
+    /// All lines from the tail to here begin with zero. At least one line.
+    clean: u64,
     reserved: Option<Reservation>,
 }
 
@@ -122,18 +136,22 @@ impl<M: RingMemory> Producer<M> {
         let bytes = memory.bytes() as u64;
         let head = memory.head().load(Ordering::Acquire);
         let noted = memory.tail().load(Ordering::Acquire);
-        if !noted.is_multiple_of(LINE as u64) || noted.wrapping_sub(head) > bytes {
+        if !noted.is_multiple_of(LINE as u64) || noted > FARTHEST || head > FARTHEST {
             return Err(Damaged);
         }
         let mut tail = noted;
         while let Some(step) = parse(&memory, tail)? {
-            tail = tail.wrapping_add(step.bytes as u64);
-            if tail.wrapping_sub(head) > bytes {
+            tail += step.bytes as u64;
+            if tail - noted > bytes {
                 return Err(Damaged);
             }
         }
+        // Only now: the reader may have freed a frame whose writer was killed before it noted the tail behind it.
+        if tail.wrapping_sub(head) > bytes {
+            return Err(Damaged);
+        }
         memory.tail().store(tail, Ordering::Release);
-        Ok(Self { memory, tail, head, reserved: None })
+        Ok(Self { memory, tail, head, clean: tail + LINE as u64, reserved: None })
     }
 
     /// Finds room for a frame and returns the place of its payload; `None` if there is none now.
@@ -157,7 +175,10 @@ impl<M: RingMemory> Producer<M> {
         let Some(Reservation { start, next, header }) = self.reserved.take() else {
             return false;
         };
-        self.header(next).store(0, Ordering::Relaxed);
+        if self.clean <= next {
+            self.header(next).store(0, Ordering::Relaxed);
+            self.clean = next + LINE as u64;
+        }
         if start != self.tail {
             self.header(start).store(header, Ordering::Release);
             let skip = pack(Kind::Skip, 0, (start - self.tail) as usize);
@@ -171,13 +192,28 @@ impl<M: RingMemory> Producer<M> {
         true
     }
 
+    /// Zeroes a few lines ahead, once the reader has what it is to get.
+    ///
+    /// Publishing has to wait for the zero behind the frame, and that line may have to come from the reader's processor.
+    /// Meanwhile the reader, which looks at the line of the frame all the time, would take that one away again.
+    pub(super) fn prepare(&mut self) {
+        if self.clean > self.tail + (AHEAD / 2 * LINE) as u64 {
+            return;
+        }
+        let most = self.head.wrapping_add(self.memory.bytes() as u64).min(self.tail + (AHEAD * LINE) as u64);
+        while self.clean < most {
+            self.header(self.clean).store(0, Ordering::Relaxed);
+            self.clean += LINE as u64;
+        }
+    }
+
     /// Asks the reader to wake this writer when it frees room. Returns false if there is ample room already: try again
     /// instead of waiting.
     pub(super) fn request_wakeup(&mut self) -> bool {
         self.memory.waiting().store(1, Ordering::Relaxed);
         // Either the reader, which notes its position before it looks here, sees the request, or this sees its position.
-        self.memory.fence();
-        if self.has_room(self.tail + AMPLE as u64) {
+        M::Word::fence();
+        if self.has_room(self.tail + ample(self.memory.longest()) as u64) {
             self.memory.waiting().store(0, Ordering::Relaxed);
             return false;
         }
@@ -245,7 +281,7 @@ fn parse<M: RingMemory>(memory: &M, position: u64) -> Result<Option<Step>, Damag
     let rest = memory.bytes() - place;
     let bytes = if kind == Kind::Skip { length } else { frame_bytes(length) };
     let legal = match kind {
-        Kind::Data => length <= MAX_FRAME && bytes <= rest,
+        Kind::Data => length <= memory.longest() && bytes <= rest,
         Kind::Hello => length == 8 && bytes <= rest,
         Kind::Skip => place != 0 && length == rest,
     };
@@ -268,7 +304,7 @@ impl<M: RingMemory> Consumer<M> {
     /// Begins where the last reader of this process ended, or at the start of a new ring.
     pub(super) fn attach(memory: M) -> Result<Self, Damaged> {
         let head = memory.head().load(Ordering::Relaxed);
-        if !head.is_multiple_of(LINE as u64) {
+        if !head.is_multiple_of(LINE as u64) || head > FARTHEST {
             return Err(Damaged);
         }
         Ok(Self { memory, head, noted: head })
@@ -308,7 +344,7 @@ impl<M: RingMemory> Consumer<M> {
     pub(super) fn note(&mut self) -> bool {
         self.noted = self.head;
         self.memory.head().store(self.head, Ordering::Release);
-        self.memory.fence();
+        M::Word::fence();
         self.memory.waiting().load(Ordering::Relaxed) != 0
     }
 

@@ -25,11 +25,16 @@
 //! path MTU. Nothing of that is an error of a call; it is counted and reported in [`SendReport`] and
 //! [`UdpCounters`], and the protocol above retransmits. No call blocks.
 
+#![deny(unsafe_code)]
+
 mod cmsg;
 mod counters;
 mod error;
+mod held;
+mod multicast;
 mod name;
 mod open;
+mod owner;
 mod rx;
 mod steering;
 mod sys;
@@ -38,6 +43,7 @@ mod tx;
 pub use counters::{UdpCounters, UdpStatistics};
 pub use error::UdpOpenError;
 pub use open::{UdpConfig, UdpPort};
+pub use owner::PortOwner;
 pub use rx::{Received, RxBuffers};
 pub use steering::{MAX_STEERED_SLOTS, steering_program};
 pub use tx::{MAX_PACKET, SendReport, TxBatch, UdpDst, UdpTx};

@@ -14,7 +14,12 @@ use super::counters::UdpCounters;
 use super::error::UdpOpenError;
 use super::name::{Family, is_wildcard};
 use super::sys;
-use super::tx::{TxShared, UdpTx};
+use super::tx::{DEFAULT_TTL, TxShared, UdpTx};
+use crate::link::capture::Capture;
+use crate::link::fault::FaultPlan;
+
+/// `include/uapi/linux/udp.h`; libc does not have it.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 /// How to open a [`UdpPort`].
 #[derive(Clone, Debug)]
@@ -32,11 +37,24 @@ pub struct UdpConfig {
     /// Bytes of socket buffer to ask for in each direction. The kernel grants no more than
     /// `net.core.rmem_max` and `wmem_max`.
     pub socket_buffer: usize,
+    /// Faults to inject on the sending side.
+    pub faults: Option<FaultPlan>,
+    /// Where to record all packets, sent and received, good and bad.
+    pub capture: Option<Capture>,
 }
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self { port: ROCE_UDP_PORT, bind: None, reuse_port: true, gso: true, gro: true, socket_buffer: 16 << 20 }
+        Self {
+            port: ROCE_UDP_PORT,
+            bind: None,
+            reuse_port: true,
+            gso: true,
+            gro: true,
+            socket_buffer: 16 << 20,
+            faults: None,
+            capture: None,
+        }
     }
 }
 
@@ -57,6 +75,7 @@ pub(super) struct Shared {
     pub(super) port: u16,
     pub(super) counters: UdpCounters,
     pub(super) tx: TxShared,
+    pub(super) capture: Option<Capture>,
 }
 
 impl Shared {
@@ -77,7 +96,7 @@ impl UdpPort {
             Some(IpAddr::V6(_)) => (bind(config, Family::V6)?, Family::V6),
             None => match bind(config, Family::V6) {
                 Ok(socket) => (socket, Family::V6),
-                Err(e) if e.no_such_family() => (bind(config, Family::V4)?, Family::V4),
+                Err(e) if e.lacks_family() => (bind(config, Family::V4)?, Family::V4),
                 Err(e) => return Err(e),
             },
         };
@@ -90,14 +109,9 @@ impl UdpPort {
                 port,
                 counters: UdpCounters::default(),
                 tx: TxShared::new(config),
+                capture: config.capture.clone(),
             }),
         })
-    }
-
-    /// The descriptor to poll for readability. The caller must not read, write, connect or close it.
-    #[must_use]
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.fd()
     }
 
     /// The port that packets come to and leave from.
@@ -147,19 +161,33 @@ impl UdpPort {
     }
 }
 
+/// The descriptor to poll for readability. Nobody but the port may read, write, connect or close it.
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
+    }
+}
+
 fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
     let wildcard = match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
+    let mut addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
+    if config.port == 0 && config.reuse_port {
+        // Asked for any port, the kernel is free to give one that another sharing socket has. So ask without sharing first.
+        let alone = UdpConfig { reuse_port: false, ..config.clone() };
+        let found = bind(&alone, family)?.local_addr();
+        let found = found.map_err(|e| UdpOpenError::new(addr, e))?;
+        addr.set_port(found.as_socket().map_or(0, |found| found.port()));
+    }
     let domain = Domain::for_address(addr);
-    let socket =
-        Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP)).map_err(UdpOpenError::socket)?;
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
+        .map_err(|e| UdpOpenError::new(addr, e))?;
     set_options(config, family, is_wildcard(addr.ip()), &socket)?;
     match socket.bind(&addr.into()) {
         Ok(()) => Ok(socket),
-        Err(e) => Err(UdpOpenError::bind(addr, e)),
+        Err(e) => Err(UdpOpenError::new(addr, e)),
     }
 }
 
@@ -189,15 +217,23 @@ fn set_options(config: &UdpConfig, family: Family, wildcard: bool, socket: &Sock
         set("IP_RECVTOS", IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set("IP_RECVTTL", IPPROTO_IP, libc::IP_RECVTTL, 1)?;
     }
+    if family == Family::V6 {
+        // The kernel's rxe and many NICs send IPv6 datagrams without a UDP checksum: the ICRC is the better one
+        // (IBTA annex A17.4.5.3).
+        set("UDP_NO_CHECK6_RX", libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
+    }
     // What follows is only worth having. Without it the link is slower or hears groups that others joined, no more.
     if config.gro {
         let _ = set("UDP_GRO", libc::SOL_UDP, UDP_GRO, 1);
     }
+    // Only the groups that this socket joined; and as many hops as any other packet, not the one that is usual.
     if ipv6 {
         let _ = socket.set_multicast_all_v6(false);
+        let _ = socket.set_multicast_hops_v6(u32::from(DEFAULT_TTL));
     }
     if !ipv6 || wildcard {
         let _ = socket.set_multicast_all_v4(false);
+        let _ = socket.set_multicast_ttl_v4(u32::from(DEFAULT_TTL));
     }
     let _ = socket.set_recv_buffer_size(config.socket_buffer);
     let _ = socket.set_send_buffer_size(config.socket_buffer);

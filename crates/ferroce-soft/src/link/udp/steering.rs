@@ -31,7 +31,7 @@ const PROBE: u8 = 0xff;
 /// A probe is shorter than any packet: mark, index, nonce.
 const PROBE_LEN: usize = 1 + 2 + 8;
 /// Where the top byte of the destination QPN is in a BTH (IBTA 9.2).
-const SLOT_OFFSET: u32 = 5;
+pub(super) const SLOT_OFFSET: usize = 5;
 /// Which index no socket has.
 const NO_SOCKET: u32 = u32::MAX;
 
@@ -81,7 +81,7 @@ pub fn steering_program(table: &[(u8, u16)]) -> Vec<sock_filter> {
         op(BPF_LD | BPF_H | BPF_ABS, 1),
         // "Return the accumulator": BPF_A is 0x10 (include/uapi/linux/filter.h).
         op(BPF_RET | 0x10, 0),
-        op(BPF_LD | BPF_B | BPF_ABS, SLOT_OFFSET),
+        op(BPF_LD | BPF_B | BPF_ABS, SLOT_OFFSET as u32),
     ];
     search(&mut program, &entries);
     program
@@ -149,5 +149,107 @@ impl UdpPort {
         let control = Control::for_packet(family, to, 0, 0, 0);
         let message = Outgoing { name: &name, control: control.as_bytes(), payload: &probe(index, nonce) };
         sys::send_one(self.shared.fd(), &message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a program returns for a packet, by the rules of `bpf(4)`. `None`: it is not a legal program.
+    fn run(program: &[sock_filter], packet: &[u8]) -> Option<u32> {
+        let (mut at, mut a) = (0, 0);
+        loop {
+            let insn = program.get(at)?;
+            at += 1;
+            let (code, k) = (u32::from(insn.code), insn.k);
+            if code == BPF_LD | BPF_B | BPF_ABS {
+                match packet.get(k as usize) {
+                    Some(&byte) => a = u32::from(byte),
+                    None => return Some(0),
+                }
+            } else if code == BPF_LD | BPF_H | BPF_ABS {
+                match packet.get(k as usize..k as usize + 2) {
+                    Some(half) => a = u32::from(u16::from_be_bytes([half[0], half[1]])),
+                    None => return Some(0),
+                }
+            } else if code == BPF_JMP | BPF_JEQ | BPF_K {
+                at += usize::from(if a == k { insn.jt } else { insn.jf });
+            } else if code == BPF_JMP | BPF_JGE | BPF_K {
+                at += usize::from(if a >= k { insn.jt } else { insn.jf });
+            } else if code == BPF_JMP | BPF_JA {
+                at += k as usize;
+            } else if code == BPF_RET | BPF_K {
+                return Some(k);
+            } else if code == BPF_RET | 0x10 {
+                return Some(a);
+            } else {
+                return None;
+            }
+        }
+    }
+
+    fn packet(slot: u8) -> [u8; 16] {
+        let mut packet = [4; 16];
+        packet[SLOT_OFFSET] = slot;
+        packet
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_found_and_others_are_not(
+            table in proptest::collection::btree_map(0..254u8, any::<u16>(), 0..=254),
+        ) {
+            let table: BTreeMap<u8, u16> = table;
+            let program = steering_program(&table.iter().map(|(&s, &i)| (s, i)).collect::<Vec<_>>());
+            for slot in 0..=255 {
+                let expected = table.get(&slot).map_or(NO_SOCKET, |&index| u32::from(index));
+                prop_assert_eq!(run(&program, &packet(slot)), Some(expected));
+            }
+            for index in [0, 1, 0x1234, u16::MAX] {
+                prop_assert_eq!(run(&program, &probe(index, 7)), Some(u32::from(index)));
+            }
+            for len in 0..6 {
+                prop_assert_eq!(run(&program, &packet(0)[..len]), Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_program_is_one_that_kernels_take() {
+        let table: Vec<_> = (0..254).map(|slot| (slot, 1000 + u16::from(slot))).collect();
+        let program = steering_program(&table);
+        // BPF_MAXINSNS, and the smallest default of net.core.optmem_max, which bounds the program after its translation:
+        // 8 bytes for an instruction, of which the kernel needs two for a return and at most two for a jump.
+        assert!(program.len() < 4096);
+        assert!(program.len() * 2 * 8 < 20_480, "{}", program.len());
+        let port = UdpPort::open(&crate::link::udp::UdpConfig { port: 0, ..Default::default() }).expect("open");
+        port.attach_steering(&program).expect("attach");
+    }
+
+    #[test]
+    fn of_two_entries_the_last_counts() {
+        let program = steering_program(&[(3, 1), (3, 2)]);
+        assert_eq!(run(&program, &packet(3)), Some(2));
+    }
+
+    #[test]
+    fn probes_round_trip() {
+        let bytes = probe(0xabcd, 0x0102_0304_0506_0708);
+        assert_eq!(parse_probe(&bytes), Some((0xabcd, 0x0102_0304_0506_0708)));
+        assert_eq!(parse_probe(&bytes[..10]), None);
+        assert_eq!(parse_probe(&[0; 11]), None);
+    }
+
+    #[test]
+    fn a_group_of_one_needs_the_option() {
+        let alone = UdpPort::open(&crate::link::udp::UdpConfig { port: 0, reuse_port: false, ..Default::default() })
+            .expect("open");
+        let e = alone.attach_steering(&steering_program(&[])).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::EINVAL));
     }
 }

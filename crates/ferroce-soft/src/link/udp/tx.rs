@@ -4,15 +4,20 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 use ferroce_wire::{BTH_LEN, Flow, ICRC_LEN, IpPair, icrc};
 
 use super::cmsg::Control;
 use super::counters::UdpStatistics;
+use super::held::{Fate, Faults};
 use super::name::SockName;
 use super::open::{Shared, UdpConfig};
+use super::steering::SLOT_OFFSET;
 use super::sys::{self, MAX_MESSAGES, Outgoing};
+use crate::link::capture::{CaptureMeta, Direction};
+use crate::link::fault::BitFlip;
 
 /// Most packets that one batch of segmentation offload holds (`UDP_MAX_SEGMENTS` of `include/linux/udp.h`; 128
 /// in newer kernels).
@@ -30,13 +35,14 @@ const ARENA: usize = 2 * 0x1_0000;
 /// Buffers that are kept for reuse; one for each thread that sends at a time is what is needed.
 const POOL: usize = 32;
 
-/// Socket default of time to live and hop limit.
-const DEFAULT_TTL: u8 = 64;
+/// Time to live and hop limit that the socket gives by itself.
+pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// Where a packet goes, and from where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpDst {
-    /// Address and port of the peer. A link-local IPv6 address needs its scope.
+    /// Address and port of the peer or multicast group. A link-local IPv6 address and an IPv6 group need their scope, the
+    /// index of the interface; to an IPv4 group the interface of `local` leads.
     pub remote: SocketAddr,
     /// Source address, one of this host and of the peer's family. It is never "any", since the ICRC covers it.
     pub local: IpAddr,
@@ -85,11 +91,17 @@ pub(super) struct TxShared {
     gso: bool,
     /// Destinations, hashed to 64 classes, where a device cannot segment. A bit is set once and never cleared.
     no_gso: AtomicU64,
+    faults: Option<Faults>,
 }
 
 impl TxShared {
     pub(super) fn new(config: &UdpConfig) -> Self {
-        Self { pool: ArrayQueue::new(POOL), gso: config.gso, no_gso: AtomicU64::new(0) }
+        Self {
+            pool: ArrayQueue::new(POOL),
+            gso: config.gso,
+            no_gso: AtomicU64::new(0),
+            faults: config.faults.clone().map(Faults::new),
+        }
     }
 
     fn may_segment(&self, ip: IpAddr) -> bool {
@@ -197,27 +209,36 @@ impl TxBatch {
         let Some((dst, len)) = self.reserved.take() else {
             return;
         };
+        if self.shared.tx.faults.is_some() {
+            self.commit_with_faults(&dst, len);
+        } else {
+            self.append(&dst, len, None);
+        }
+    }
+
+    /// Adds the `len` bytes at the end of the arena, which are a packet from BTH to pad, to the last group or a new one.
+    fn append(&mut self, dst: &UdpDst, len: usize, corrupt: Option<BitFlip>) {
         let Some(ip) = IpPair::new(dst.local, dst.remote.ip()) else {
             self.lose(1, libc::EAFNOSUPPORT);
             return;
         };
         let buffer = self.buffer.as_deref_mut().expect("there until the drop");
         let total = len + ICRC_LEN;
-        let slot = buffer.arena[self.used + 5];
+        let slot = buffer.arena[self.used + SLOT_OFFSET];
         let joins = buffer
             .groups
             .last()
-            .is_some_and(|group| group.open && total <= group.segment && group.slot == slot && group.dst == dst);
+            .is_some_and(|group| group.open && total <= group.segment && group.slot == slot && group.dst == *dst);
         if !joins {
             let flow = Flow { ip, src_port: self.shared.port, dst_port: dst.remote.port() };
             let ttl = if dst.ttl == DEFAULT_TTL { 0 } else { dst.ttl };
             let family = self.shared.family;
             buffer.groups.push(Group {
-                dst,
+                dst: *dst,
                 slot,
                 flow,
                 name: SockName::encode(family, &dst.remote),
-                control: Control::for_packet(family, dst.local, scope(&dst), dst.tos, ttl),
+                control: Control::for_packet(family, dst.local, scope(dst), dst.tos, ttl),
                 start: self.used,
                 len: 0,
                 segment: total,
@@ -227,8 +248,21 @@ impl TxBatch {
         }
         let group = buffer.groups.last_mut().expect("joined or pushed");
         // The kernel numbers the segments of a batch from 0 in the IPv4 identification.
+        let id = group.count as u16;
         let packet = &mut buffer.arena[self.used..self.used + total];
-        seal(&group.flow, group.count as u16, packet);
+        seal(&group.flow, id, packet);
+        if let Some(flip) = corrupt {
+            flip.apply(packet);
+        }
+        if let Some(capture) = &self.shared.capture {
+            let meta = CaptureMeta {
+                direction: Direction::Tx,
+                tos: dst.tos,
+                ttl: if dst.ttl == 0 { DEFAULT_TTL } else { dst.ttl },
+                ip_id: id,
+            };
+            capture.record(&group.flow, &meta, packet);
+        }
         group.count += 1;
         group.len += total;
         self.used += total;
@@ -239,8 +273,48 @@ impl TxBatch {
         }
     }
 
+    #[cold]
+    fn commit_with_faults(&mut self, dst: &UdpDst, len: usize) {
+        let Some(faults) = &self.shared.tx.faults else {
+            return;
+        };
+        let buffer = self.buffer.as_deref().expect("there until the drop");
+        let packet = &buffer.arena[self.used..self.used + len];
+        match faults.decide(dst, packet) {
+            Fate::Lost => self.statistics.injected_losses += 1,
+            Fate::Held => {}
+            Fate::Send(copies, corrupt) => {
+                let packet = packet.to_vec();
+                for copy in 0..copies {
+                    self.append_bytes(dst, &packet, corrupt.filter(|_| copy == 0));
+                }
+            }
+        }
+    }
+
+    fn append_bytes(&mut self, dst: &UdpDst, packet: &[u8], corrupt: Option<BitFlip>) {
+        self.reserve(dst, packet.len()).copy_from_slice(packet);
+        self.reserved = None;
+        self.append(dst, packet.len(), corrupt);
+    }
+
+    /// Adds the packets that an injected delay held back and that are due now, and says when the next one will be: then, at the
+    /// latest, this wants to be called again, and after it [`flush`](Self::flush). `None`: none is held, or no faults were
+    /// asked for.
+    pub fn release_held(&mut self) -> Option<Instant> {
+        loop {
+            match self.shared.tx.faults.as_ref()?.due() {
+                Ok(held) => self.append_bytes(&held.dst, &held.bytes, held.corrupt),
+                Err(next) => return next,
+            }
+        }
+    }
+
     /// Sends all that was committed and says what became of everything since the last report. Does not block.
     pub fn flush(&mut self) -> SendReport {
+        if self.shared.tx.faults.is_some() {
+            self.release_held();
+        }
         self.transmit();
         std::mem::take(&mut self.report)
     }
@@ -301,8 +375,8 @@ impl TxBatch {
             self.lose(group.count, refusal);
             return;
         }
-        for packet in bytes.chunks_mut(group.segment) {
-            seal(&group.flow, 0, packet);
+        for (i, packet) in bytes.chunks_mut(group.segment).enumerate() {
+            renumber(&group.flow, i as u16, 0, packet);
         }
         // Without the segment size, which was pushed last.
         let mut control = group.control.clone();
@@ -407,6 +481,14 @@ fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     }
 }
 
+/// Changes an ICRC for one identification into that for another. A wrong one stays wrong.
+fn renumber(flow: &Flow, from: u16, to: u16, packet: &mut [u8]) {
+    if let Some((packet, crc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        let change = icrc(flow, from, packet) ^ icrc(flow, to, packet);
+        *crc = (u32::from_le_bytes(*crc) ^ change).to_le_bytes();
+    }
+}
+
 /// Interface of a link-local destination, else 0.
 fn scope(dst: &UdpDst) -> u32 {
     match dst.remote {
@@ -417,4 +499,75 @@ fn scope(dst: &UdpDst) -> u32 {
 
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::udp::{Received, RxBuffers, UdpPort};
+
+    /// A packet for slot 0.
+    fn numbered(i: u8, len: usize) -> Vec<u8> {
+        let mut packet = vec![i; len];
+        packet[SLOT_OFFSET] = 0;
+        packet
+    }
+
+    /// Three packets that the kernel "refused" as one batch with `refusal`.
+    fn refused(refusal: i32) -> (SendReport, UdpStatistics, Vec<Vec<u8>>, UdpPort) {
+        let config = UdpConfig { port: 0, ..UdpConfig::default() };
+        let (a, b) = (UdpPort::open(&config).expect("open"), UdpPort::open(&config).expect("open"));
+        let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        let dst = UdpDst { remote: SocketAddr::new(ip, b.local_port()), local: ip, tos: 0, ttl: 0 };
+        let mut batch = a.sender().batch();
+        let add = |batch: &mut TxBatch, i, len| {
+            batch.reserve(&dst, len).copy_from_slice(&numbered(i, len));
+            batch.commit();
+        };
+        for (i, len) in [(0, 24), (1, 24), (2, 20)] {
+            add(&mut batch, i, len);
+        }
+        let mut buffer = batch.buffer.take().expect("a buffer");
+        let mut group = buffer.groups.pop().expect("a group");
+        group.control.push_segment(group.segment as u16);
+        batch.send_singly(&group, &mut buffer.arena[..group.len], refusal);
+        batch.used = 0;
+        batch.buffer = Some(buffer);
+        // From now on without batches, if the kernel was to blame for the refusal.
+        for i in 3..5 {
+            add(&mut batch, i, 24);
+        }
+        let report = batch.flush();
+        let (mut got, mut bufs) = (Vec::new(), RxBuffers::default());
+        while b
+            .recv(&mut bufs, 16, &mut |received| {
+                if let Received::Packet { packet, .. } = received {
+                    got.push(packet.to_vec());
+                }
+            })
+            .expect("recv")
+            != 0
+        {}
+        (report, a.counters().read(), got, b)
+    }
+
+    #[test]
+    fn a_batch_that_a_device_cannot_cut_goes_packet_by_packet() {
+        let (report, statistics, got, b) = refused(libc::EIO);
+        assert_eq!((report.sent, report.lost()), (5, 0));
+        assert_eq!(statistics.gso_fallbacks, 1);
+        let expected = [(0, 24), (1, 24), (2, 20), (3, 24), (4, 24)];
+        assert_eq!(got, expected.map(|(i, len)| numbered(i, len)));
+        // Each with the identification 0, and the last two no longer as a batch.
+        let statistics = b.counters().read();
+        assert_eq!((statistics.rcvd_datagrams, statistics.rcvd_foreign_ip_id), (5, 0));
+    }
+
+    #[test]
+    fn a_batch_without_a_way_is_lost() {
+        let (report, statistics, got, b) = refused(libc::ENETUNREACH);
+        assert_eq!((report.sent, report.unreachable), (2, 3));
+        assert_eq!(statistics.gso_fallbacks, 0);
+        assert_eq!((got.len(), b.counters().read().rcvd_datagrams), (2, 1));
+    }
 }

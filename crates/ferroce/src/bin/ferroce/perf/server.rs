@@ -1,0 +1,234 @@
+//! The server: it does what the client decides, and checks what arrived.
+
+use super::client::{message, remote_op};
+use super::control::{Control, EndAddress, Message, VERSION, unexpected, version_failure};
+use super::endpoint::Endpoint;
+use super::lane::{RecvLanes, post_all};
+use super::latency::{SendTrip, WriteTrip, echo};
+use super::passive;
+use super::plan::{Mode, Op, Plan};
+use super::result::{self, Measurement};
+use crate::args::{Common, Link};
+use crate::failure::{Failure, Result};
+use crate::monitor::Monitor;
+use crate::{child, local, report, tcp};
+use ferroce::{Mtu, Sge};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+/// How a server serves.
+pub(crate) struct Service<'a> {
+    pub(crate) common: &'a Common,
+    pub(crate) port: u16,
+    /// What it was started for; `None` serves anything.
+    pub(crate) fixed: Option<(Op, Mode)>,
+    /// It belongs to another process: it serves one client after the other and prints no results.
+    pub(crate) child: bool,
+    pub(crate) patience: Duration,
+}
+
+/// Waits for a client and does what it wants. Clients that cannot be served are told why, and the wait goes on.
+pub(crate) fn serve(service: &Service<'_>) -> Result<()> {
+    // A device that is missing is better told now than to the first client.
+    drop(local::open(service.common, local::link(service.common)?)?);
+    let listener = match service.child {
+        true => tcp::listen(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0)?,
+        false => tcp::listen(None, service.port)?,
+    };
+    if service.child {
+        let port = listener.local_addr().map_err(|error| tcp::lost("it was set up", &error))?.port();
+        child::announce(port)?;
+    } else {
+        eprintln!("waiting for a client on TCP port {}", service.port);
+    }
+    loop {
+        let stream = tcp::accept(&listener)?;
+        let peer =
+            stream.peer_addr().map_or_else(|_| "a client".into(), |address| address.ip().to_canonical().to_string());
+        let accepted = match Accepted::new(service, stream) {
+            Ok(accepted) => accepted,
+            Err(failure) => {
+                eprintln!("refused {peer}: {failure}");
+                continue;
+            }
+        };
+        let outcome = accepted.run();
+        match (outcome, service.child) {
+            (Ok(results), false) => return report_results(service, &peer, &results),
+            (Err(failure), false) => return Err(failure.during(format!("serving {peer}"))),
+            (_, true) => {}
+        }
+    }
+}
+
+fn report_results(service: &Service<'_>, peer: &str, results: &[Measurement]) -> Result<()> {
+    if service.common.json {
+        return result::print_json(results);
+    }
+    report::text_line(&format!("served {peer}; its results:"))?;
+    result::print_table(results)
+}
+
+/// A client whose wish can be fulfilled.
+struct Accepted {
+    control: Control,
+    endpoint: Endpoint,
+    plan: Plan,
+    peer: EndAddress,
+    monitor: Monitor,
+    /// Where receives go.
+    open: [Sge; 1],
+}
+
+impl Accepted {
+    fn new(service: &Service<'_>, stream: TcpStream) -> Result<Self> {
+        let reached_from = tcp::local_ip(&stream);
+        let monitor = Monitor::default();
+        let control = Control::new(stream, monitor.clone(), service.patience)?;
+        match Self::negotiate(service, &control, reached_from) {
+            Ok((endpoint, plan, peer, open)) => Ok(Self { control, endpoint, plan, peer, monitor, open }),
+            Err(failure) => {
+                control.send_failure(&failure);
+                Err(failure)
+            }
+        }
+    }
+
+    fn negotiate(
+        service: &Service<'_>,
+        control: &Control,
+        reached_from: Option<IpAddr>,
+    ) -> Result<(Endpoint, Plan, EndAddress, [Sge; 1])> {
+        let plan = match control.expect("wish")? {
+            Message::Hello { version: VERSION, plan } => plan,
+            Message::Hello { version, .. } => return Err(version_failure(version)),
+            other => return Err(unexpected(&other)),
+        };
+        plan.validate().map_err(|why| Failure::run(format!("the client's wish cannot be fulfilled: {why}")))?;
+        check_fixed(service.fixed, &plan)?;
+        check_link(service.common.link, &plan)?;
+        let endpoint = Endpoint::new(service.common, &plan, reached_from)?;
+        control.send(&Message::Welcome { end: endpoint.address() })?;
+        let (peer, mtu) = match control.expect("address")? {
+            Message::Connect { end, mtu } => (end, mtu),
+            other => return Err(unexpected(&other)),
+        };
+        let mtu = Mtu::from_bytes(mtu).ok_or_else(|| Failure::run(format!("{mtu} is no path MTU")))?;
+        endpoint.connect(&peer, mtu)?;
+        let open = [endpoint.areas.open()?];
+        if plan.receives() {
+            post_all(&endpoint.qps, &plan, &open)?;
+        }
+        control.send(&Message::Connected)?;
+        Ok((endpoint, plan, peer, open))
+    }
+
+    /// Serves until the client says good-bye; returns what it measured.
+    fn run(&self) -> Result<Vec<Measurement>> {
+        loop {
+            match self.control.wait("next size")? {
+                Message::Start { size } if self.plan.sizes.contains(&size) => {
+                    if let Err(failure) = self.serve_size(size) {
+                        self.control.send_failure(&failure);
+                        return Err(failure);
+                    }
+                }
+                Message::Bye { results } => return Ok(results),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn serve_size(&self, size: u32) -> Result<()> {
+        self.endpoint.areas.prepare(&self.plan, size, false)?;
+        let mut receives = RecvLanes::new(&self.endpoint.qps, &self.plan, size, &self.open);
+        self.control.send(&Message::Ready)?;
+        let answered = match (self.plan.mode, self.plan.op) {
+            (Mode::Lat, Op::Send) => {
+                let sges = [self.endpoint.areas.own(size)?];
+                let data = message(&self.endpoint, &self.plan, size, &sges);
+                let mut trip = SendTrip::new(&self.endpoint, &self.plan, data, receives);
+                let answered = echo(&mut trip, &self.monitor)?;
+                trip.end()?;
+                Some(answered)
+            }
+            (Mode::Lat, Op::Write) => {
+                let op = remote_op(Op::Write, self.peer.addr, self.peer.rkey);
+                let mut trip = WriteTrip::new(&self.endpoint, &self.plan, size, op)?;
+                Some(echo(&mut trip, &self.monitor)?)
+            }
+            (_, Op::Send) => {
+                passive::receive(&self.endpoint, &mut receives, &self.monitor)?;
+                let messages = self.stop()?;
+                passive::drain(&self.endpoint, &mut receives, messages)?;
+                return self.confirm(size, messages);
+            }
+            _ => {
+                // In event mode the device's own thread answers, as a NIC would.
+                if !self.plan.events {
+                    passive::lend_thread(&self.endpoint, &self.monitor)?;
+                }
+                None
+            }
+        };
+        let messages = self.stop()?;
+        if let Some(answered) = answered
+            && answered != messages
+        {
+            return Err(Failure::run(format!("the client counted {messages} round trips, this end {answered}"))
+                .hint("this is a fault of one of the devices"));
+        }
+        self.confirm(size, messages)
+    }
+
+    /// Waits for the client's count.
+    fn stop(&self) -> Result<u64> {
+        match self.control.wait("count")? {
+            Message::Stop { messages } => Ok(messages),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn confirm(&self, size: u32, messages: u64) -> Result<()> {
+        self.endpoint.areas.verify(&self.plan, size, false, messages)?;
+        self.control.send(&Message::Stopped)
+    }
+}
+
+fn check_fixed(fixed: Option<(Op, Mode)>, plan: &Plan) -> Result<()> {
+    match fixed {
+        Some((op, mode)) if (op, mode) != (plan.op, plan.mode) => Err(Failure::run(format!(
+            "the server was started for `perf {} {}`, the client for `perf {} {}`",
+            op.name(),
+            mode.flag(),
+            plan.op.name(),
+            plan.mode.flag()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_link(fixed: Option<Link>, plan: &Plan) -> Result<()> {
+    match fixed {
+        Some(link) if link != plan.link => {
+            Err(Failure::run(format!("the server was started with --link {link}, the client asks for {}", plan.link)))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_that_want_different_things_are_told() {
+        let plan = Plan::new(Op::Send, Mode::Bw);
+        assert!(check_fixed(None, &plan).is_ok());
+        assert!(check_fixed(Some((Op::Send, Mode::Bw)), &plan).is_ok());
+        let failure = check_fixed(Some((Op::Write, Mode::Lat)), &plan).unwrap_err();
+        assert_eq!(failure.message, "the server was started for `perf write --lat`, the client for `perf send --bw`");
+        assert!(check_link(Some(Link::Udp), &plan).is_err());
+        assert!(check_link(None, &plan).is_ok());
+    }
+}

@@ -1,3 +1,0 @@
-//! The `ferroce` command-line tool.
-
-fn main() {}

@@ -1,0 +1,145 @@
+//! What a full test run consists of. Everything that one may want to change is in the tables of this file.
+
+use std::process::Command;
+
+use crate::deny;
+use crate::error::Error;
+use crate::exec::{self, Log};
+use crate::tally::Tally;
+use crate::vm;
+use crate::workspace::Workspace;
+
+/// One step of `cargo xtask test`.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) run: fn(&Context<'_>) -> Result<Tally, Error>,
+}
+
+/// What a step may use.
+pub(crate) struct Context<'a> {
+    pub(crate) workspace: &'a Workspace,
+    pub(crate) log: Log,
+    pub(crate) keep_going: bool,
+}
+
+/// The steps in order: the ones that find most in the least time come first, and what one step compiles the later ones use.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "format",
+        what: "the code is formatted as rustfmt formats it",
+        run: |context| check(context, &mut context.workspace.cargo(["fmt", "--all", "--check"])),
+    },
+    Step { name: "deny", what: "licences and sources of all dependencies are allowed by deny.toml", run: deny::step },
+    Step {
+        name: "lints",
+        what: "clippy has nothing to say about any target",
+        run: |context| {
+            let args = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
+            check(context, &mut context.workspace.cargo(args))
+        },
+    },
+    Step {
+        name: "docs",
+        what: "the documentation builds without a warning",
+        run: |context| {
+            let mut cargo = context.workspace.cargo(["doc", "--locked", "--workspace", "--no-deps"]);
+            check(context, cargo.env("RUSTDOCFLAGS", "-D warnings"))
+        },
+    },
+    Step { name: "tests", what: "all tests, with debug assertions", run: |context| tests(context, &["--workspace"]) },
+    Step { name: "release-tests", what: "the heavy tests again, optimized", run: release_tests },
+    Step {
+        name: "binaries",
+        what: "the command-line tool builds as it is shipped",
+        run: |context| check(context, &mut build_binaries(context.workspace)),
+    },
+    Step {
+        name: "vm",
+        what: "the tool and the kernel's Soft-RoCE understand each other",
+        run: |context| vm::step(context.workspace, context.log, VM_SCRIPTS),
+    },
+];
+
+/// Which tests of a package run optimized, too.
+enum Which {
+    All,
+    Integration,
+}
+
+/// Packages whose tests cover much more in an optimized build.
+const RELEASE_TESTS: &[(&str, Which)] = &[("ferroce-sim", Which::All), ("ferroce-soft", Which::Integration)];
+
+/// The scripts of the `vm` step, run in this order in one boot.
+pub(crate) const VM_SCRIPTS: &[&str] = &["vm/smoke.sh", "vm/pingpong.sh selftest", "vm/pingpong.sh"];
+
+/// Seconds that each script of the kernel test bed may take. It stops what hangs; on an idle machine the longest takes a quarter of it.
+pub(crate) const VM_SCRIPT_SECONDS: u64 = 900;
+
+/// The command that builds the tool as it is shipped.
+pub(crate) fn build_binaries(workspace: &Workspace) -> Command {
+    workspace.cargo(["build", "--locked", "--release", "--package", "ferroce"])
+}
+
+/// A step that is one command and one check.
+fn check(context: &Context<'_>, command: &mut Command) -> Result<Tally, Error> {
+    let status = exec::stream(command, context.log, |_| {})?;
+    Ok(Tally::one(status.success(), || format!("`{}` ({status})", exec::shown(command))))
+}
+
+fn tests(context: &Context<'_>, args: &[&str]) -> Result<Tally, Error> {
+    let mut command = context.workspace.cargo(["test", "--locked"]);
+    command.args(args);
+    if context.keep_going {
+        command.arg("--no-fail-fast");
+    }
+    let mut tally = Tally::default();
+    let status = exec::stream(&mut command, context.log, |line| tally.libtest_line(line))?;
+    if !status.success() && tally.failed == 0 {
+        // It did not compile, or a test program died before it could count.
+        tally.fail(format!("`{}` ({status})", exec::shown(&command)));
+    }
+    Ok(tally)
+}
+
+fn release_tests(context: &Context<'_>) -> Result<Tally, Error> {
+    let mut tally = Tally::default();
+    for (package, which) in RELEASE_TESTS {
+        let Some(integration) = context.workspace.integration_tests(package) else {
+            tally.fail(format!("the workspace has no package {package}"));
+            continue;
+        };
+        let mut args = vec!["--release", "--package", package];
+        if matches!(which, Which::Integration) {
+            if integration.is_empty() {
+                context.log.line(&format!("{package} has no integration tests"));
+                continue;
+            }
+            for name in integration {
+                args.extend(["--test", name]);
+            }
+        }
+        tally.add(tests(context, &args)?);
+        if tally.failed > 0 && !context.keep_going {
+            break;
+        }
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_name_things_that_exist() {
+        let workspace = Workspace::locate().unwrap();
+        for (package, _) in RELEASE_TESTS {
+            assert!(workspace.integration_tests(package).is_some(), "{package}");
+        }
+        for script in VM_SCRIPTS {
+            let file = script.split_whitespace().next().unwrap();
+            assert!(workspace.root().join(file).is_file(), "{file}");
+        }
+    }
+}
