@@ -71,6 +71,11 @@ impl PeerFlow {
         self.in_flight.fetch_add(i64::from(bytes), Relaxed);
     }
 
+    /// Bytes in flight. Never negative while nobody is sending.
+    pub(crate) fn in_flight(&self) -> i64 {
+        self.in_flight.load(Relaxed)
+    }
+
     /// `bytes` are no longer in flight: acknowledged, or given up.
     pub(crate) fn left(&self, bytes: u32) {
         self.in_flight.fetch_sub(i64::from(bytes), Relaxed);

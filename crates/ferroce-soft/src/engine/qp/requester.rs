@@ -272,7 +272,9 @@ impl Requester {
         }
         let (opcode, ext, packets) = match wqe.op {
             SendOp::Read { remote_addr, rkey } => {
-                let packets = (wqe.packets - index).min(READ_CHUNK);
+                // A piece that is asked for again from its middle ends where it ended before: the responder has no resource
+                // that covers more (IBTA 9.7.5.1.2).
+                let packets = (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK);
                 let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(cx.conn.mtu.bytes())) as u32;
                 let reth = Reth { va: remote_addr.wrapping_add(offset), rkey, len };
                 (Opcode::RcReadRequest, Ext::Reth(reth), packets)
