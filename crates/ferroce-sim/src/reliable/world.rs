@@ -11,8 +11,8 @@ use crate::watch::Watch;
 use ferroce_soft::memory::{MemoryNetwork, Random, RandomFaults};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
-    Access, AhAttr, CompChannel, Context, Cq, Data, Gid, Pd, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    SendFlags, SendOp, SendWr, Sge, SrqInitAttr, WcFlags, WcOpcode, WcStatus, WorkCompletion,
+    Access, AhAttr, CompChannel, Context, Cq, Data, Gid, Pd, QpAttr, QpCap, QpInitAttr, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, SrqInitAttr, WcFlags, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -370,7 +370,10 @@ impl World {
         let state = &mut self.cqs[cq];
         if polled != 0 && std::mem::take(&mut state.armed) {
             let event = state.channel.try_event()?;
-            ensure!(event.is_some_and(|event| event == state.cq), "a completion came to an armed queue without an event");
+            ensure!(
+                event.is_some_and(|event| event == state.cq),
+                "a completion came to an armed queue without an event"
+            );
         }
         for wc in &wcs[..polled] {
             self.watch.completion(wc);
@@ -417,7 +420,8 @@ impl World {
                     Kind::Add { .. } => WcOpcode::FetchAdd,
                     Kind::Swap { .. } => WcOpcode::CompSwap,
                 };
-                let expected = WorkCompletion { byte_len: op.len as u32, ..WorkCompletion::new(op.id, opcode, wc.qp_num) };
+                let expected =
+                    WorkCompletion { byte_len: op.len as u32, ..WorkCompletion::new(op.id, opcode, wc.qp_num) };
                 ensure!(*wc == expected, "expected {expected:?}");
                 return self.finish(index, &op);
             }
@@ -439,7 +443,10 @@ impl World {
                 _ => wc.status == WcStatus::RetryExcErr,
             };
             // A failure that this end's owner caused flushes everything.
-            ensure!(expected || end.qp.state() == QpState::Err && wc.status == WcStatus::WrFlushErr, "unexpected status");
+            ensure!(
+                expected || end.qp.state() == QpState::Err && wc.status == WcStatus::WrFlushErr,
+                "unexpected status"
+            );
             ensure!(end.qp.state() == QpState::Err, "a send failed and the queue pair is in {}", end.qp.state());
         }
         self.outcome.failed += 1;
@@ -495,7 +502,11 @@ impl World {
         if wc.status != WcStatus::Success {
             let end = &mut self.ends[index];
             ensure!(wc.status == WcStatus::WrFlushErr, "unexpected status");
-            ensure!(end.qp.state() == QpState::Err, "a receive was flushed and the queue pair is in {}", end.qp.state());
+            ensure!(
+                end.qp.state() == QpState::Err,
+                "a receive was flushed and the queue pair is in {}",
+                end.qp.state()
+            );
             self.outcome.failed += 1;
             let own = end.receives.is_some();
             let receives = match &mut end.receives {

@@ -52,9 +52,7 @@ impl Word for Modelled {
     }
 
     fn replace(&self, current: u64, new: u64) {
-        let _ = self
-            .word
-            .compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.word.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn fence() {
@@ -63,11 +61,7 @@ impl Word for Modelled {
 }
 
 fn word(mortal: bool) -> Modelled {
-    Modelled {
-        word: AtomicU64::new(0),
-        mortal,
-        payload: UnsafeCell::new(()),
-    }
+    Modelled { word: AtomicU64::new(0), mortal, payload: UnsafeCell::new(()) }
 }
 
 fn immortal() -> Modelled {
@@ -82,10 +76,7 @@ struct Fifo {
 
 impl Fifo {
     fn new() -> Self {
-        Self {
-            filled: Mutex::new(false),
-            changed: Condvar::new(),
-        }
+        Self { filled: Mutex::new(false), changed: Condvar::new() }
     }
 
     fn write(&self) {
@@ -204,8 +195,7 @@ fn two_writers_wake_one_reader() {
                 })
             })
             .collect();
-        let mut consumers =
-            [first.lines.clone(), second].map(|lines| Consumer::attach(lines).unwrap());
+        let mut consumers = [first.lines.clone(), second].map(|lines| Consumer::attach(lines).unwrap());
         let (mut seen, mut sleep) = (0, 0);
         while seen < 2 {
             let before = seen;
@@ -322,10 +312,7 @@ fn a_killed_writer_is_followed() {
                     None => loom::thread::yield_now(),
                 }
             }
-            assert!(
-                [&[3000][..], &[1000, 3000], &[1000, 2000, 3000]].contains(&&values[..]),
-                "{values:?}"
-            );
+            assert!([&[3000][..], &[1000, 3000], &[1000, 2000, 3000]].contains(&&values[..]), "{values:?}");
             writer.join().unwrap();
         });
     }
@@ -365,9 +352,7 @@ fn without_release_a_frame_is_torn() {
             let lines = lines.clone();
             loom::thread::spawn(move || {
                 lines.write(HEADER, LINE, 1000);
-                lines
-                    .header(0)
-                    .store(1 << 56 | LINE as u64, Ordering::Relaxed);
+                lines.header(0).store(1 << 56 | LINE as u64, Ordering::Relaxed);
             })
         };
         let mut consumer = Consumer::attach(lines.clone()).unwrap();
