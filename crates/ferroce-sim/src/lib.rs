@@ -12,6 +12,7 @@ pub mod log;
 mod pattern;
 mod reliable;
 mod scenario;
+mod slots;
 mod sweep;
 mod trace;
 mod unreliable;

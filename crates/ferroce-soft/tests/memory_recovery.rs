@@ -168,3 +168,69 @@ fn a_read_that_is_asked_for_twice_leaves_room_for_the_next() {
         assert_eq!(u64::from_ne_bytes(word), 10, "seed {seed}");
     }
 }
+
+#[test]
+fn a_queue_pair_that_its_owner_ended_sends_no_more() {
+    // A slow link, so that most of the response still waits when the queue pair ends.
+    for destroy in [true, false] {
+        let config = MemoryConfig { rate: 1_000_000_000, send_buffer: 4096, ..MemoryConfig::default() };
+        let network = MemoryNetwork::new(config);
+        let len = 32 * MTU;
+        let (a, b) = pair(&network, len, |attr| attr.timeout = Some(0));
+        let op = SendOp::Read { remote_addr: b.mr.addr(), rkey: b.mr.rkey() };
+        a.qp.post_send(&[SendWr::new(1, op, &[a.mr.sge(..).unwrap()])]).unwrap();
+        network.advance(Duration::from_micros(10));
+        let sent = network.stats().sent;
+        assert!((5..30).contains(&sent), "{sent}");
+        if destroy {
+            // The memory goes with it: were it still asked for, the peer would be told that it is gone.
+            drop((b.qp, b.mr));
+        } else {
+            b.qp.modify(&QpAttr::to(ferroce_verbs::QpState::Err)).unwrap();
+        }
+        assert!(network.run_until_idle(Duration::from_secs(1)));
+        assert_eq!(network.stats().sent, sent);
+        assert_eq!(drain(&a.cq), []);
+    }
+}
+
+#[test]
+fn a_long_wait_for_a_receive_does_not_use_up_the_retries() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, b) = pair(&network, 64, |_| {});
+    // Of the receiver-not-ready answers every second one is lost, and of what arrives each comes twice.
+    let mut answers = 0;
+    network.set_policy(Box::new(Script(0, move |_, headers: &Headers| {
+        if headers.bth.opcode != Opcode::RcAck {
+            return None;
+        }
+        answers += 1;
+        if answers % 2 == 0 {
+            return Some(LOST);
+        }
+        let [copy, _] = after(1).copies;
+        Some(Fate { copies: [copy, copy] })
+    })));
+    a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+    network.advance(Duration::from_secs(5));
+    assert_eq!(drain(&a.cq), []);
+    b.qp.post_recv(&[RecvWr::new(2, &[b.mr.sge(..).unwrap()])]).unwrap();
+    network.advance(Duration::from_secs(1));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+}
+
+#[test]
+fn a_receiver_not_ready_answer_that_comes_twice_counts_once() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, _b) = pair(&network, 64, |attr| attr.rnr_retry = Some(3));
+    network.set_policy(Box::new(Script(0, |_, headers: &Headers| {
+        let [copy, _] = after(1).copies;
+        (headers.bth.opcode == Opcode::RcAck).then_some(Fate { copies: [copy, copy] })
+    })));
+    a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+    assert!(network.run_until_idle(Duration::from_secs(5)));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RnrRetryExcErr]);
+    let requests = network.stats();
+    // The send and three more, and an answer to each.
+    assert_eq!(requests.sent, 8, "{requests:?}");
+}

@@ -13,6 +13,8 @@ pub(super) struct End {
     pub(super) index: usize,
     pub(super) context: usize,
     pub(super) peer: usize,
+    /// The peer's context, which may be there when the peer is not.
+    pub(super) peer_context: usize,
     pub(super) qp: Qp,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
@@ -31,6 +33,8 @@ pub(super) struct End {
     pub(super) outstanding: VecDeque<Op>,
     pub(super) unsignaled: u32,
     pub(super) expected: VecDeque<Expected>,
+    /// It never posts a receive.
+    pub(super) starved: bool,
     /// Its queue pair is in the error state.
     pub(super) failed: bool,
 }
@@ -157,9 +161,14 @@ pub(super) fn check_untouched(area: &Area, slot: usize, slot_len: usize, what: &
 }
 
 impl End {
-    /// The bytes of message `id` of this end.
-    pub(super) fn message(&self, id: u64, len: usize) -> Vec<u8> {
-        message((self.index as u64 + 1) << 32 | id, len)
+    /// The bytes of message `id` of end `index`.
+    pub(super) fn message_of(index: usize, id: u64, len: usize) -> Vec<u8> {
+        message((index as u64 + 1) << 32 | id, len)
+    }
+
+    /// What peers of end `index` read.
+    pub(super) fn source_of(index: usize, len: usize) -> Vec<u8> {
+        message(!(index as u64), len)
     }
 
     /// That slot `slot` of the local memory is as `op` should leave it, which is complete now; then takes it back.

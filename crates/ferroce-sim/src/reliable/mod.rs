@@ -1,8 +1,11 @@
 //! Reliable connections: random traffic between random ends, and what must hold during and after it.
 
+mod complete;
+mod disturb;
 mod end;
 mod op;
 mod plan;
+mod post;
 mod run;
 mod words;
 mod world;

@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::time::Duration;
 
 /// A send that is posted and not known to be complete.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub(super) struct Op {
     pub(super) inline: bool,
     /// A write with immediate data that the peer has seen, and whose memory it took back.
     pub(super) consumed: bool,
+    /// When it was posted.
+    pub(super) at: Duration,
 }
 
 /// What it does.

@@ -1,4 +1,5 @@
-use super::end::{Receives, check_untouched};
+use super::disturb::{Disturbance, Gone};
+use super::end::{End, Receives, check_untouched};
 use super::world::World;
 use crate::failure::{Checked, Failure, ensure};
 use crate::scenario::Outcome;
@@ -21,7 +22,8 @@ impl World {
     fn traffic(&mut self) -> Checked {
         let mut at_rest = 0;
         while !self.is_over() {
-            let end = self.random.below(self.ends.len() as u64) as usize;
+            self.maybe_disturb()?;
+            let end = *self.random.pick(&self.ends.numbers());
             let mut rest = false;
             match self.random.below(16) {
                 0..=3 => {
@@ -33,11 +35,11 @@ impl World {
                     self.post_receives(end, count)?;
                 }
                 6..=8 => {
-                    let cq = self.random.below(self.cqs.len() as u64) as usize;
+                    let cq = *self.random.pick(&self.cqs.numbers());
                     let count = self.random.below(9) as usize;
                     self.poll(cq, count)?;
                 }
-                _ => rest = (0..self.random.below(40)).any(|_| !self.network.step()),
+                _ => rest = self.steps()?,
             }
             at_rest = if rest && !self.do_everything()? { at_rest + 1 } else { 0 };
             ensure!(at_rest < 3, "the network is at rest, and this is left: {}", self.left());
@@ -46,22 +48,43 @@ impl World {
         Ok(())
     }
 
+    /// Lets some events of the network happen; returns whether it is at rest.
+    fn steps(&mut self) -> Checked<bool> {
+        for _ in 0..self.random.below(40) {
+            if !self.network.step() {
+                return Ok(true);
+            }
+            if matches!(self.disturbance, Some(Disturbance::Partition { .. })) {
+                // How long a failure takes to notice is measured when its completion is polled.
+                for cq in self.cqs.numbers() {
+                    while self.poll(cq, 16)? != 0 {}
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the peer of `end` is gone or has failed.
+    fn is_alone(&self, end: &End) -> bool {
+        self.ends.get(end.peer).is_none_or(|peer| peer.failed)
+    }
+
     /// Does all that ends can do while the network is at rest; returns whether there was anything.
     fn do_everything(&mut self) -> Checked<bool> {
         let mut done = false;
-        for cq in 0..self.cqs.len() {
+        for cq in self.cqs.numbers() {
             while self.poll(cq, 16)? != 0 {
                 done = true;
             }
         }
-        for end in 0..self.ends.len() {
+        for end in self.ends.numbers() {
             let before = self.ends[end].posted;
             self.post_sends(end, u64::MAX)?;
             done |= self.ends[end].posted != before;
         }
         if !self.all_receives_posted() {
             done = true;
-            for end in 0..self.ends.len() {
+            for end in self.ends.numbers() {
                 self.post_receives(end, u64::from(2 * self.plan.depth))?;
             }
         }
@@ -71,7 +94,7 @@ impl World {
     fn is_over(&self) -> bool {
         self.ends.iter().all(|end| {
             let sent = end.failed || end.posted == self.plan.ops;
-            let received = end.expected.is_empty() || end.failed || self.ends[end.peer].failed;
+            let received = end.expected.is_empty() || end.failed || self.is_alone(end);
             sent && end.outstanding.is_empty() && received
         })
     }
@@ -94,20 +117,20 @@ impl World {
     fn check_complete(&mut self) -> Checked {
         let idle = self.network.run_until_idle(Duration::from_secs(60));
         ensure!(idle, "the network goes on after all traffic is over: next at {:?}", self.network.next_event());
-        for cq in 0..self.cqs.len() {
+        for cq in self.cqs.numbers() {
             // Of a failed connection there may be flushed receives, and messages that came before the failure.
-            let failed = self.ends.iter().any(|end| end.failed || self.ends[end.peer].failed);
+            let failed = !self.gone.is_empty() || self.ends.iter().any(|end| end.failed || self.is_alone(end));
             while self.poll(cq, 16)? != 0 {
                 ensure!(failed, "a completion came after everything was complete");
             }
         }
         let slot_len = self.plan.slot_len();
-        let clean = self.ends.iter().all(|end| !end.failed);
-        for end in &self.ends {
+        let clean = self.ends.iter().all(|end| !end.failed) && self.disturbance != Some(Disturbance::Crash);
+        for end in self.ends.iter() {
             for area in [&end.local, &end.target, &end.source] {
                 area.check_guards()?;
             }
-            let quiet = !end.failed && !self.ends[end.peer].failed;
+            let quiet = !end.failed && !self.is_alone(end);
             for slot in 0..self.plan.depth as usize {
                 check_untouched(&end.local, slot, slot_len, "local memory that no send uses")?;
                 if quiet {
@@ -119,7 +142,7 @@ impl World {
                 receives.check()?;
             }
         }
-        for host in &self.contexts {
+        for host in self.contexts.iter() {
             host.words.check()?;
             if let Some(receives) = &host.receives {
                 receives.check()?;
@@ -147,7 +170,7 @@ impl World {
 
     /// Nothing was lost: then nothing is sent twice, but for receivers that were not ready.
     fn check_faultless(&self) -> Checked {
-        for host in &self.contexts {
+        for host in self.contexts.iter() {
             let counters: HashMap<&str, u64> = host.context.counters().into_iter().collect();
             for name in ["local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "out_of_sequence"] {
                 let rnr = name == "out_of_sequence" && counters["send_rnr_err"] != 0;
@@ -159,7 +182,7 @@ impl World {
 
     /// Ends everything: what is posted is flushed once, and nothing is left of any object.
     fn tear_down(mut self) -> Result<Outcome, Failure> {
-        for index in 0..self.ends.len() {
+        for index in self.ends.numbers() {
             self.ends[index].qp.modify(&QpAttr::to(QpState::Err))?;
             for cq in [self.ends[index].send_cq, self.ends[index].recv_cq] {
                 while self.poll(cq, 16)? != 0 {}
@@ -171,10 +194,11 @@ impl World {
         self.check_no_events()?;
         let mut outcome = self.outcome;
         outcome.trace = self.watch.hash();
-        let Self { ends, contexts, cqs, network, .. } = self;
+        ensure!(self.gone.iter().all(Gone::is_complete), "completions of an end that vanished are missing");
+        let Self { ends, mut contexts, cqs, network, .. } = self;
         drop(ends);
         drop(cqs);
-        for host in contexts {
+        for host in contexts.numbers().into_iter().filter_map(|index| contexts.take(index)) {
             let context = host.context.clone();
             drop(host);
             let counters: HashMap<&str, u64> = context.counters().into_iter().collect();
@@ -190,7 +214,7 @@ impl World {
 
     fn check_no_events(&self) -> Checked {
         use ferroce_verbs::{AsyncEvent, EventType as E};
-        for host in &self.contexts {
+        for host in self.contexts.iter() {
             while let Some(event) = host.context.next_async_event()? {
                 let allowed = match event {
                     AsyncEvent::Qp(E::CommEst | E::QpLastWqeReached, _) => true,
@@ -204,7 +228,7 @@ impl World {
     }
 
     pub(super) fn all_receives_posted(&self) -> bool {
-        let own = self.ends.iter().filter(|end| !end.failed).filter_map(|end| end.receives.as_ref());
+        let own = self.ends.iter().filter(|end| !end.failed && !end.starved).filter_map(|end| end.receives.as_ref());
         own.chain(self.contexts.iter().filter_map(|host| host.receives.as_ref())).all(Receives::is_full)
     }
 }

@@ -1,3 +1,4 @@
+use super::op::Kind;
 use crate::arena::Area;
 use crate::failure::{Checked, ensure};
 use ferroce_verbs::{Access, Pd};
@@ -39,14 +40,13 @@ impl Words {
         self.history[word].push(Step { old, new: if old == compare { swap } else { old } });
     }
 
-    /// An addition failed after it was posted.
-    pub(super) fn add_failed(&mut self, word: usize, add: u64) {
-        self.unknown[word].push(Step { old: 0, new: add });
-    }
-
-    /// A swap failed after it was posted.
-    pub(super) fn swap_failed(&mut self, word: usize, compare: u64, swap: u64) {
-        self.unknown[word].push(Step { old: compare, new: swap });
+    /// An operation failed, or its end vanished, after it was posted.
+    pub(super) fn failed(&mut self, kind: Kind) {
+        match kind {
+            Kind::Add { word, add } => self.unknown[word].push(Step { old: 0, new: add }),
+            Kind::Swap { word, compare, swap } => self.unknown[word].push(Step { old: compare, new: swap }),
+            _ => {}
+        }
     }
 
     /// That every operation was executed exactly once, and those that failed at most once.
@@ -168,7 +168,7 @@ mod tests {
     fn what_failed_was_executed_once_at_most() {
         let mut words = words();
         words.added(0, 0, 5);
-        words.add_failed(0, 16);
+        words.failed(Kind::Add { word: 0, add: 16 });
         for (value, ok) in [(5, true), (21, true), (37, false), (16, false)] {
             words.area.write(0, &u64::to_ne_bytes(value)).unwrap();
             assert_eq!(words.check().is_ok(), ok, "{value}");

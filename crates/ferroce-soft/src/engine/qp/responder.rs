@@ -99,6 +99,13 @@ impl Responder {
         self.established = false;
     }
 
+    /// Forgets all that it owes.
+    pub(super) fn silence(&mut self) {
+        self.ack = Ack::None;
+        self.nak = None;
+        self.responses.clear();
+    }
+
     /// Whether this is the first request since the connection was set up.
     pub(super) fn first_contact(&mut self) -> bool {
         !std::mem::replace(&mut self.established, true)
