@@ -287,6 +287,11 @@ impl Engine {
         }
     }
 
+    /// How many timers run.
+    pub(crate) fn timer_count(&self) -> usize {
+        self.timers.len()
+    }
+
     /// When [`Engine::on_timers`] is next due.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         self.timers.next()

@@ -30,6 +30,11 @@ impl Timers {
         earliest
     }
 
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.heap.lock().len()
+    }
+
     /// When the earliest entry is due.
     pub(super) fn next(&self) -> Option<Nanos> {
         let next = self.next.load(Ordering::Acquire);

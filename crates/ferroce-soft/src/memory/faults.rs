@@ -123,6 +123,11 @@ impl RandomFaults {
         self.faults = faults;
     }
 
+    /// How long a packet that nothing happens to takes.
+    pub fn usual_delay(&mut self, packet: &InFlight<'_>) -> Duration {
+        self.arrival(packet, false, false).delay
+    }
+
     fn arrival(&mut self, packet: &InFlight<'_>, late: bool, corrupt: bool) -> Arrival {
         let MemoryFaults { min_delay, max_delay, reorder_by, .. } = self.faults;
         let (min, max) = (min_delay.as_nanos() as u64, max_delay.as_nanos() as u64);

@@ -141,6 +141,13 @@ impl SoftContext {
         flow
     }
 
+    /// Bytes in flight to all peers that are reached over UDP.
+    fn bytes_in_flight(&self) -> u64 {
+        let flows = self.flows.lock();
+        let flows = flows.values().filter_map(Weak::upgrade);
+        flows.map(|flow| flow.in_flight().unsigned_abs()).sum()
+    }
+
     pub(super) fn join_group(&self, gid: Gid) -> Result<()> {
         self.port.join_group(gid)
     }
@@ -279,6 +286,8 @@ impl ContextOps for SoftContext {
             ("shared_receive_queues", u64::from(self.srqs.len())),
             ("protection_domains", u64::from(self.pds.load(Ordering::Relaxed))),
             ("address_handles", u64::from(self.ahs.load(Ordering::Relaxed))),
+            ("timers", self.engine.timer_count() as u64),
+            ("bytes_in_flight", self.bytes_in_flight()),
             ("lost_async_events", self.events.lost.load(Ordering::Relaxed)),
         ]);
         counters.extend(self.port.counters());

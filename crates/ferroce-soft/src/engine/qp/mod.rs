@@ -207,6 +207,7 @@ impl QueuePair {
             self.rq.set_open(to != QpState::Reset);
         }
         if to == QpState::Err {
+            inner.receiver.silence();
             self.flush(engine, inner);
         }
         if to == QpState::Sqd && from == QpState::Rts {
@@ -220,6 +221,7 @@ impl QueuePair {
     pub(crate) fn destroy(&self, engine: &Engine) {
         let mut inner = self.inner.lock();
         inner.gone = true;
+        inner.receiver.silence();
         if !matches!(inner.conn.state, QpState::Reset | QpState::Err) {
             self.enter_err(engine, &mut inner, None);
         }
@@ -370,6 +372,7 @@ impl QueuePair {
             }
         }
         self.arm_timer(engine, inner, now);
+        tx.flush();
         drop(guard);
         if status != TxStatus::Idle {
             engine.schedule(self, status == TxStatus::LinkFull);
@@ -494,6 +497,13 @@ impl Receiver {
             Self::Rc(responder) => responder.reset(rq_psn),
             Self::Uc(receiver) => receiver.reset(rq_psn),
             Self::Ud(_) => {}
+        }
+    }
+
+    /// Its owner ended it: nothing that it owes is sent any more (IBTA 10.3.1.5).
+    fn silence(&mut self) {
+        if let Self::Rc(responder) = self {
+            responder.silence();
         }
     }
 

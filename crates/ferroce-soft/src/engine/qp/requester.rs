@@ -272,7 +272,9 @@ impl Requester {
         }
         let (opcode, ext, packets) = match wqe.op {
             SendOp::Read { remote_addr, rkey } => {
-                let packets = (wqe.packets - index).min(READ_CHUNK);
+                // A piece that is asked for again from its middle ends where it ended before: the responder has no resource
+                // that covers more (IBTA 9.7.5.1.2).
+                let packets = (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK);
                 let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(cx.conn.mtu.bytes())) as u32;
                 let reth = Reth { va: remote_addr.wrapping_add(offset), rkey, len };
                 (Opcode::RcReadRequest, Ext::Reth(reth), packets)
@@ -388,6 +390,8 @@ impl Requester {
                         return Ok(());
                     }
                     match code {
+                        // It will be sent again anyway, after the time that the peer asked for.
+                        NakCode::PsnSequence if self.rnr_until.is_some() => Ok(()),
                         NakCode::PsnSequence => {
                             count(&cx.engine.counters.packet_seq_err);
                             self.resend(cx, Resend::Sequence)
@@ -549,6 +553,10 @@ impl Requester {
 
     fn on_rnr(&mut self, cx: &Cx<'_>, now: Nanos, timer: u8) -> Result<(), SendFailed> {
         count(&cx.engine.counters.rcvd_rnr_err);
+        // The same answer again, as nothing was sent since.
+        if self.rnr_until.is_some() {
+            return Ok(());
+        }
         // 7 means for ever (IBTA 9.7.5.2.8).
         if cx.conn.rnr_retry != 7 {
             if self.rnr_retries == 0 {
@@ -557,6 +565,9 @@ impl Requester {
             }
             self.rnr_retries -= 1;
         }
+        // The peer answers, so the next loss is the first again: a long wait for a receive must not use up the retries
+        // one lost answer after the other.
+        self.retries = cx.conn.retry_cnt;
         self.rewind(cx);
         self.rnr_until = Some(now + ferroce_verbs::rnr_timer(timer).as_nanos() as Nanos);
         Ok(())

@@ -23,9 +23,9 @@ pub(super) struct Responder {
     nak: Option<(Syndrome, u32)>,
     /// The gap at `expected` was reported; the last PSN that was seen beyond it.
     gap: Option<u32>,
-    /// Reads and atomics that were executed and may be asked for again.
+    /// Reads and atomics that were executed and may be asked for again, in order.
     resources: VecDeque<Resource>,
-    /// Responses that are not sent yet, in order.
+    /// Responses that are not sent yet, in order: at most one for each resource.
     responses: VecDeque<Response>,
     established: bool,
 }
@@ -99,6 +99,13 @@ impl Responder {
         self.established = false;
     }
 
+    /// Forgets all that it owes.
+    pub(super) fn silence(&mut self) {
+        self.ack = Ack::None;
+        self.nak = None;
+        self.responses.clear();
+    }
+
     /// Whether this is the first request since the connection was set up.
     pub(super) fn first_contact(&mut self) -> bool {
         !std::mem::replace(&mut self.established, true)
@@ -151,47 +158,46 @@ impl Responder {
             Operation::CompareSwap | Operation::FetchAdd => {
                 let known = self.resources.iter().find(|resource| resource.first_psn == psn);
                 if let Some(&Resource { kind: ResourceKind::Atomic { original }, .. }) = known {
-                    let queued = self.responses.iter().any(|response| response.psn == psn);
-                    if !queued && self.responses.len() < usize::from(cx.conn.max_dest_rd_atomic) {
-                        let response = Response { psn, msn: self.msn, kind: ResponseKind::Atomic { original } };
-                        self.responses.push_front(response);
-                    }
+                    self.queue(psn, Response { psn, msn: self.msn, kind: ResponseKind::Atomic { original } });
                 }
             }
             _ => {}
         }
     }
 
-    /// A read that was executed is asked for again, from the beginning or from a packet in its middle (IBTA 9.7.5.1.2). What
-    /// is already on its way is not queued twice.
+    /// A read that was executed is asked for again, from the beginning or from a packet in its middle (IBTA 9.7.5.1.2).
     fn repeat_read(&mut self, cx: &Cx<'_>, psn: u32, reth: Reth) {
         let mtu = u64::from(cx.conn.mtu.bytes());
-        let covers = |resource: &Resource| match resource.kind {
-            ResourceKind::Read { reth: original } => {
-                let ahead = psn_diff(psn, resource.first_psn);
-                let offset = ahead as u64 * mtu;
-                ahead >= 0
-                    && (ahead as u32) < resource.packets
-                    && reth.rkey == original.rkey
-                    && reth.va == original.va.wrapping_add(offset)
-                    && offset + u64::from(reth.len) <= u64::from(original.len)
-            }
-            ResourceKind::Atomic { .. } => false,
+        let covers = |resource: &&Resource| {
+            let (ResourceKind::Read { reth: original }, Ok(ahead)) =
+                (resource.kind, u32::try_from(psn_diff(psn, resource.first_psn)))
+            else {
+                return false;
+            };
+            let offset = u64::from(ahead) * mtu;
+            ahead < resource.packets
+                && reth.rkey == original.rkey
+                && reth.va == original.va.wrapping_add(offset)
+                && offset + u64::from(reth.len) <= u64::from(original.len)
         };
-        if !self.resources.iter().any(covers) {
-            return;
-        }
-        let end = psn_add(psn, reth.len.div_ceil(cx.conn.mtu.bytes()).max(1));
-        let queued = self.responses.iter().any(|response| match response.kind {
-            ResponseKind::Read { left, .. } => {
-                let response_end = psn_add(response.psn, left.div_ceil(cx.conn.mtu.bytes()).max(1));
-                psn_diff(psn, response.psn) >= 0 && psn_diff(end, response_end) <= 0
-            }
-            ResponseKind::Atomic { .. } => false,
-        });
-        if !queued && self.responses.len() < usize::from(cx.conn.max_dest_rd_atomic) {
+        if let Some(resource) = self.resources.iter().find(covers) {
             let kind = ResponseKind::Read { va: reth.va, rkey: reth.rkey, left: reth.len, first: true };
-            self.responses.push_front(Response { psn, msn: self.msn, kind });
+            self.queue(resource.first_psn, Response { psn, msn: self.msn, kind });
+        }
+    }
+
+    /// Queues a response of the resource that begins at `resource`, in order. If one is queued already, what it has not sent
+    /// yet is not sent twice.
+    fn queue(&mut self, resource: u32, response: Response) {
+        let at = self.responses.partition_point(|queued| psn_diff(queued.psn, resource) < 0);
+        let end = self.resources.iter().find(|known| known.first_psn == resource).map_or(1, |known| known.packets);
+        match self.responses.get_mut(at) {
+            Some(queued) if psn_diff(queued.psn, psn_add(resource, end)) < 0 => {
+                if psn_diff(response.psn, queued.psn) < 0 {
+                    *queued = response;
+                }
+            }
+            _ => self.responses.insert(at, response),
         }
     }
 
@@ -229,7 +235,7 @@ impl Responder {
     }
 
     fn execute_read(&mut self, cx: &Cx<'_>, reth: Reth) -> Result<(), Fault> {
-        if self.incoming.in_message() || self.responses.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+        if self.incoming.in_message() || cx.conn.max_dest_rd_atomic == 0 {
             return Err(Fault::InvalidRequest);
         }
         if !cx.conn.access.contains(Access::REMOTE_READ) {
@@ -252,7 +258,7 @@ impl Responder {
     }
 
     fn execute_atomic(&mut self, cx: &Cx<'_>, opcode: Opcode, atomic: AtomicEth) -> Result<(), Fault> {
-        if self.incoming.in_message() || self.responses.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+        if self.incoming.in_message() || cx.conn.max_dest_rd_atomic == 0 {
             return Err(Fault::InvalidRequest);
         }
         if !cx.conn.access.contains(Access::REMOTE_ATOMIC) {
@@ -282,10 +288,17 @@ impl Responder {
     }
 
     /// Notes a read or atomic that was executed, so that a duplicate finds it, and queues its response.
+    ///
+    /// The requester has no more of them outstanding than there are resources, so the oldest one is done with when it asks
+    /// for one more, even if its response (perhaps one that was asked for again) still waits to be sent.
     fn executed(&mut self, cx: &Cx<'_>, packets: u32, resource: ResourceKind, response: ResponseKind) {
         self.msn = self.msn.wrapping_add(1) & ferroce_wire::PSN_MASK;
-        if self.resources.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
+        while self.resources.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
             self.resources.pop_front();
+            let oldest = self.resources.front().map_or(self.expected, |oldest| oldest.first_psn);
+            while self.responses.front().is_some_and(|response| psn_diff(response.psn, oldest) < 0) {
+                self.responses.pop_front();
+            }
         }
         self.resources.push_back(Resource { first_psn: self.expected, packets, kind: resource });
         self.responses.push_back(Response { psn: self.expected, msn: self.msn, kind: response });

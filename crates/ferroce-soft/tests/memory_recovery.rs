@@ -1,0 +1,236 @@
+//! Loss recovery of reliable connections, where one particular packet decides.
+
+use ferroce_soft::memory::{Arrival, Fate, FaultPolicy, InFlight, MemoryConfig, MemoryFaults, MemoryNetwork};
+use ferroce_verbs::provider::Device;
+use ferroce_verbs::{
+    Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcStatus,
+    WorkCompletion,
+};
+use ferroce_wire::{Headers, Opcode};
+use std::net::IpAddr;
+use std::time::Duration;
+
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+const MTU: usize = 1024;
+
+/// Two connected ends; `attr` changes what they go to RTS with.
+fn pair(network: &MemoryNetwork, len: usize, attr: impl Fn(&mut QpAttr)) -> (End, End) {
+    let ends = [1, 2].map(|last| {
+        let context = network.host(IpAddr::from([10, 0, 0, last])).open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(256, None).unwrap();
+        let qp = pd.create_qp(&QpInitAttr::new(QpType::Rc, &cq)).unwrap();
+        qp.modify(&QpAttr::init(Access::ALL)).unwrap();
+        End { cq, qp, mr: pd.alloc_mr(len, Access::ALL).unwrap(), context }
+    });
+    let [a, b] = &ends;
+    for (from, to) in [(a, b), (b, a)] {
+        let gid = to.context.query_gid(1, 0).unwrap().gid;
+        let mut rtr = QpAttr::rtr(AhAttr::roce(gid, 0), Mtu::Mtu1024, to.qp.qp_num(), 0);
+        let mut rts = QpAttr::rts(0);
+        attr(&mut rts);
+        rtr.max_dest_rd_atomic = rts.max_rd_atomic;
+        from.qp.modify(&rtr).unwrap();
+        from.qp.modify(&rts).unwrap();
+    }
+    let [a, b] = ends;
+    (a, b)
+}
+
+fn drain(cq: &Cq) -> Vec<WorkCompletion> {
+    let mut all = Vec::new();
+    let mut wc = [WorkCompletion::default()];
+    while cq.poll(&mut wc).unwrap() == 1 {
+        all.push(wc[0]);
+    }
+    all
+}
+
+/// Delivers after `self.delay`, but for what `decide` says otherwise: it gets each packet's headers and how many were sent
+/// before.
+struct Script<F>(u64, F);
+
+impl<F: FnMut(u64, &Headers) -> Option<Fate> + Send> FaultPolicy for Script<F> {
+    fn fate(&mut self, packet: &InFlight<'_>) -> Fate {
+        let (headers, _) = Headers::parse(packet.packet).unwrap();
+        let index = self.0;
+        self.0 += 1;
+        (self.1)(index, &headers).unwrap_or_else(|| after(1))
+    }
+}
+
+/// One copy after so many microseconds.
+fn after(micros: u64) -> Fate {
+    let arrival = Arrival { delay: Duration::from_micros(micros), ..Arrival::default() };
+    Fate { copies: [Some(arrival), None] }
+}
+
+const LOST: Fate = Fate { copies: [None, None] };
+
+#[test]
+fn one_lost_packet_costs_one_retry_however_often_its_loss_is_reported() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let len = 16 * MTU;
+    let (a, b) = pair(&network, len, |attr| attr.retry_cnt = Some(1));
+    let mut first = true;
+    network.set_policy(Box::new(Script(0, move |index, headers: &Headers| {
+        if headers.bth.psn == 0 && std::mem::take(&mut first) {
+            return Some(LOST);
+        }
+        // The rest of the first round arrives backwards: each packet makes the responder report the gap once more.
+        (index < 16).then(|| after(100 - 2 * index))
+    })));
+    b.qp.post_recv(&[RecvWr::new(1, &[b.mr.sge(..).unwrap()])]).unwrap();
+    a.qp.post_send(&[SendWr::send(2, &[a.mr.sge(..).unwrap()])]).unwrap();
+    assert!(network.run_until_idle(Duration::from_secs(10)));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+    assert_eq!(drain(&b.cq).len(), 1);
+}
+
+#[test]
+fn endless_reports_of_a_gap_end_when_the_timer_does_not_run() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, _b) = pair(&network, 4 * MTU, |attr| (attr.retry_cnt, attr.timeout) = (Some(3), Some(0)));
+    network.set_policy(Box::new(Script(0, |_, headers: &Headers| (headers.bth.psn == 0).then_some(LOST))));
+    a.qp.post_send(&[SendWr::send(2, &[a.mr.sge(..).unwrap()])]).unwrap();
+    // The answer that reports the gap carries PSN 0 as well, so nothing moves, and nothing counts.
+    assert!(network.run_until_idle(Duration::from_secs(10)));
+    assert_eq!(drain(&a.cq), []);
+    let lost =
+        |_: u64, headers: &Headers| (headers.bth.psn == 0 && headers.bth.opcode != Opcode::RcAck).then_some(LOST);
+    network.set_policy(Box::new(Script(0, lost)));
+    let mut a_nak = [0; 16];
+    let aeth = ferroce_wire::Aeth { syndrome: ferroce_wire::Syndrome::Nak(ferroce_wire::NakCode::PsnSequence), msn: 0 };
+    let bth = ferroce_wire::Bth { opcode: Opcode::RcAck, dest_qpn: a.qp.qp_num(), ..ferroce_wire::Bth::default() };
+    Headers { bth, ext: ferroce_wire::Ext::Aeth(aeth) }.emit(&mut a_nak);
+    network.inject(IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]), &a_nak);
+    assert!(network.run_until_idle(Duration::from_secs(10)));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RetryExcErr]);
+}
+
+#[test]
+fn a_long_read_goes_on_from_the_middle_of_a_piece() {
+    // Reads longer than 64 packets are asked for in pieces; one response packet of each piece is lost.
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let len = 200 * MTU + 5;
+    let (a, b) = pair(&network, len, |_| {});
+    let mut lost = vec![10, 63, 64, 100, 200];
+    network.set_policy(Box::new(Script(0, move |_, headers: &Headers| {
+        let response = headers.bth.opcode.operation() == ferroce_wire::Operation::ReadResponse;
+        let at = lost.iter().position(|&psn| response && psn == headers.bth.psn)?;
+        lost.remove(at);
+        Some(LOST)
+    })));
+    let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+    b.mr.write(0, &bytes).unwrap();
+    let op = SendOp::Read { remote_addr: b.mr.addr(), rkey: b.mr.rkey() };
+    a.qp.post_send(&[SendWr::new(1, op, &[a.mr.sge(..).unwrap()])]).unwrap();
+    assert!(network.run_until_idle(Duration::from_secs(10)));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+    let mut got = vec![0; len];
+    a.mr.read(0, &mut got).unwrap();
+    assert!(got == bytes);
+}
+
+#[test]
+fn a_read_that_is_asked_for_twice_leaves_room_for_the_next() {
+    // Every request arrives twice, and answers wait a while: the answer to a duplicate is still queued when the next request
+    // comes, for which the only resource must do.
+    let faults = MemoryFaults {
+        duplicate: 1.0,
+        min_delay: Duration::from_micros(1),
+        max_delay: Duration::from_micros(3),
+        ..MemoryFaults::default()
+    };
+    for seed in 0..50 {
+        let answer_within = Duration::from_micros(20);
+        let network = MemoryNetwork::new(MemoryConfig { seed, faults, answer_within, ..MemoryConfig::default() });
+        let (a, b) = pair(&network, 3 * MTU, |attr| attr.max_rd_atomic = Some(1));
+        for id in 0..20 {
+            let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
+            let (op, len) = match id % 2 {
+                0 => (SendOp::Read { remote_addr, rkey }, 3 * MTU),
+                _ => (SendOp::FetchAdd { remote_addr, rkey, add: 1 }, 8),
+            };
+            a.qp.post_send(&[SendWr::new(id, op, &[a.mr.sge(..len).unwrap()])]).unwrap();
+        }
+        assert!(network.run_until_idle(Duration::from_secs(10)));
+        let done = drain(&a.cq);
+        assert!(done.len() == 20 && done.iter().all(WorkCompletion::is_ok), "seed {seed}: {done:?}");
+        let mut word = [0; 8];
+        b.mr.read(0, &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), 10, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_its_owner_ended_sends_no_more() {
+    // A slow link, so that most of the response still waits when the queue pair ends.
+    for destroy in [true, false] {
+        let config = MemoryConfig { rate: 1_000_000_000, send_buffer: 4096, ..MemoryConfig::default() };
+        let network = MemoryNetwork::new(config);
+        let len = 32 * MTU;
+        let (a, b) = pair(&network, len, |attr| attr.timeout = Some(0));
+        let op = SendOp::Read { remote_addr: b.mr.addr(), rkey: b.mr.rkey() };
+        a.qp.post_send(&[SendWr::new(1, op, &[a.mr.sge(..).unwrap()])]).unwrap();
+        network.advance(Duration::from_micros(10));
+        let sent = network.stats().sent;
+        assert!((5..30).contains(&sent), "{sent}");
+        if destroy {
+            // The memory goes with it: were it still asked for, the peer would be told that it is gone.
+            drop((b.qp, b.mr));
+        } else {
+            b.qp.modify(&QpAttr::to(ferroce_verbs::QpState::Err)).unwrap();
+        }
+        assert!(network.run_until_idle(Duration::from_secs(1)));
+        assert_eq!(network.stats().sent, sent);
+        assert_eq!(drain(&a.cq), []);
+    }
+}
+
+#[test]
+fn a_long_wait_for_a_receive_does_not_use_up_the_retries() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, b) = pair(&network, 64, |_| {});
+    // Of the receiver-not-ready answers every second one is lost, and of what arrives each comes twice.
+    let mut answers = 0;
+    network.set_policy(Box::new(Script(0, move |_, headers: &Headers| {
+        if headers.bth.opcode != Opcode::RcAck {
+            return None;
+        }
+        answers += 1;
+        if answers % 2 == 0 {
+            return Some(LOST);
+        }
+        let [copy, _] = after(1).copies;
+        Some(Fate { copies: [copy, copy] })
+    })));
+    a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+    network.advance(Duration::from_secs(5));
+    assert_eq!(drain(&a.cq), []);
+    b.qp.post_recv(&[RecvWr::new(2, &[b.mr.sge(..).unwrap()])]).unwrap();
+    network.advance(Duration::from_secs(1));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+}
+
+#[test]
+fn a_receiver_not_ready_answer_that_comes_twice_counts_once() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, _b) = pair(&network, 64, |attr| attr.rnr_retry = Some(3));
+    network.set_policy(Box::new(Script(0, |_, headers: &Headers| {
+        let [copy, _] = after(1).copies;
+        (headers.bth.opcode == Opcode::RcAck).then_some(Fate { copies: [copy, copy] })
+    })));
+    a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+    assert!(network.run_until_idle(Duration::from_secs(5)));
+    assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RnrRetryExcErr]);
+    let requests = network.stats();
+    // The send and three more, and an answer to each.
+    assert_eq!(requests.sent, 8, "{requests:?}");
+}
