@@ -37,6 +37,9 @@ while read -r module; do
   insmod "/modules/$module" || fatal "cannot load $module"
 done </modules/order
 
+# Unreliable transports have no flow control: a message has to fit the receiver's socket buffer.
+echo 8388608 >/proc/sys/net/core/rmem_max
+
 ip=/usr/bin/ip
 # Addresses are used at once; nobody else can have them.
 for all in all default; do echo 0 >"/proc/sys/net/ipv6/conf/$all/accept_dad"; done

@@ -100,8 +100,8 @@ fn exchange(config: MemoryConfig) -> u64 {
     assert!(network.run_until_idle(Duration::from_secs(10)));
     let stats = network.stats();
     assert!(stats.is_consistent() && stats.in_flight == 0, "{stats:?}");
-    let trace = *trace.lock().unwrap();
-    trace
+    let hash = trace.lock().unwrap();
+    *hash
 }
 
 #[test]

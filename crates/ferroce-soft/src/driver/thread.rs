@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// How often the thread looks in while the program polls.
 const TICK: Duration = Duration::from_millis(1);
-/// How long it waits for a link that said it would wake us when it has room: the peer may have died.
-const LINK_PATIENCE: Duration = Duration::from_millis(10);
+/// How long it waits for a link that has no room: a socket does not say when it has, and a peer that would may have died.
+const LINK_PATIENCE: Duration = Duration::from_millis(1);
 /// How long it sleeps at most, so that dead neighbours are noticed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 

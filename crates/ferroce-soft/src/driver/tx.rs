@@ -4,6 +4,7 @@ use crate::engine::{PacketTx, To};
 use crate::link::shm::LaneGuard;
 use crate::link::udp::{TxBatch, UdpDst};
 use ferroce_verbs::Gid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
@@ -147,6 +148,23 @@ impl PacketTx for HostTx<'_> {
                 }
             }
         }
+    }
+
+    fn is_writable(&mut self, to: &To<'_>) -> bool {
+        let slot = (to.dest_qpn >> 16) as u8;
+        let local = to.av.same_host && self.port.link != LinkMode::Udp;
+        if self.port.link == LinkMode::Shm || local && self.port.shm_tx.lane(slot).is_ok() {
+            // A full ring says so packet by packet.
+            return true;
+        }
+        // The kernel calls a datagram socket writable while half of its send buffer is free, which is more than a turn.
+        let mut fds = [PollFd::new(&self.port.udp, PollFlags::OUT)];
+        let writable = !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
+        if !writable {
+            // Unlike a ring, a socket does not wake us when it has room: the driver's thread will look again.
+            self.port.kick.wake_unless_polled();
+        }
+        writable
     }
 
     #[inline]

@@ -39,6 +39,10 @@ pub(crate) trait PacketTx {
     /// again when it has.
     fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]>;
 
+    /// Whether the link takes a turn's worth of packets without dropping any. Asked before a turn of an unreliable queue pair,
+    /// whose packets nobody sends again; a reliable one has a window and retries.
+    fn is_writable(&mut self, to: &To<'_>) -> bool;
+
     /// The room that was last reserved now holds a packet.
     fn commit(&mut self);
 

@@ -142,6 +142,15 @@ impl Requester {
 
     /// Sends what the state, the peer's flow and the link allow.
     pub(super) fn transmit(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, budget: &mut Budget) -> TxStatus {
+        if cx.qp.qp_type != QpType::Rc && self.wants_transmit() {
+            let to = match &self.queue.get(self.queue.next).dest {
+                Some(dest) => Some(To { av: &dest.av, dest_qpn: dest.qpn, datagram: true }),
+                None => cx.conn.peer(),
+            };
+            if to.is_some_and(|to| !tx.is_writable(&to)) {
+                return TxStatus::LinkFull;
+            }
+        }
         loop {
             if self.queue.next == self.queue.tail || self.rnr_until.is_some() {
                 return TxStatus::Idle;
