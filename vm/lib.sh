@@ -157,8 +157,8 @@ pair() {
     stop server
     server=0
   else
-    # A server whose client has failed may wait for ever.
-    patience=$((limit + 5))
+    # It should be about to end, or its client has failed and it may wait for ever.
+    patience=20
     [ "$(status client)" = 0 ] || patience=2
     await $patience ended server || stop server
     server=$(status server)

@@ -150,12 +150,12 @@ if [ "$1 $2" = "selftest " ]; then
   finish
 fi
 
-matrix rc 1:300 1021:300 4096:200 65537:50 1048576:10
-matrix uc 1:300 1021:300 4096:200 65537:50 1048576:10
+matrix rc 1:500 1021:500 4096:200 65537:50 1048576:10
+matrix uc 1:500 1021:500 4096:200 65537:50 1048576:10
 # -n is for each of 16 QPs here.
 matrix srq 1:20 1021:20 4096:10 65537:5 1048576:1
 # A message is one packet.
-matrix ud 1:300 1021:300 1024:300
+matrix ud 1:500 1021:500 1024:500
 
 for transport in rc uc srq ud; do
   exchange $transport 4 "-c -e -s 1024 -n 50"

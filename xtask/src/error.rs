@@ -43,7 +43,7 @@ pub(crate) enum Error {
     Packages(Vec<String>),
 
     #[error(
-        "the kernel test bed needs a Debian machine (there is no dpkg-query here) with these packages: {}",
+        "the checks need these Debian packages, and this is no Debian machine (it has no dpkg-query): {}",
         .0.join(" ")
     )]
     NotDebian(Vec<String>),

@@ -8,6 +8,7 @@
 //! | `report` | what came out? |
 //! | `tally` | how many checks passed, counted from what the programs print |
 //! | `exec` | how is a program run and its output passed on? |
+//! | `packages` | is what the checks need installed? |
 //! | `workspace` | where are things, and what is in the workspace? |
 //! | `deny` | may we use what we depend on? |
 //! | `vm` | does it work with a real kernel? |
@@ -17,6 +18,7 @@ mod cli;
 mod deny;
 mod error;
 mod exec;
+mod packages;
 mod report;
 mod runner;
 mod steps;

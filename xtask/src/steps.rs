@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::deny;
 use crate::error::Error;
 use crate::exec::{self, Log};
+use crate::packages;
 use crate::tally::Tally;
 use crate::vm;
 use crate::workspace::Workspace;
@@ -61,6 +62,13 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
+/// Debian packages with programs that tests run.
+const TEST_PACKAGES: &[&str] = &["iproute2", "tshark"];
+
+/// Debian packages for the kernel test bed: QEMU, and what is copied into the virtual machine.
+pub(crate) const VM_PACKAGES: &[&str] =
+    &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils"];
+
 /// Which tests of a package run optimized, too.
 enum Which {
     All,
@@ -88,6 +96,7 @@ fn check(context: &Context<'_>, command: &mut Command) -> Result<Tally, Error> {
 }
 
 fn tests(context: &Context<'_>, args: &[&str]) -> Result<Tally, Error> {
+    packages::require(TEST_PACKAGES, context.log)?;
     let mut command = context.workspace.cargo(["test", "--locked"]);
     command.args(args);
     if context.keep_going {

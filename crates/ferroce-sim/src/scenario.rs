@@ -26,8 +26,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Rc, Self::RcStorm, Self::Partition, Self::Restart, Self::Rnr, Self::Uc, Self::Ud];
+    pub const ALL: [Self; 7] = [Self::Rc, Self::RcStorm, Self::Partition, Self::Restart, Self::Rnr, Self::Uc, Self::Ud];
 
     /// Its name on the command line.
     #[must_use]

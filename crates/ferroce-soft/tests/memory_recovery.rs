@@ -102,15 +102,11 @@ fn endless_reports_of_a_gap_end_when_the_timer_does_not_run() {
     // The answer that reports the gap carries PSN 0 as well, so nothing moves, and nothing counts.
     assert!(network.run_until_idle(Duration::from_secs(10)));
     assert_eq!(drain(&a.cq), []);
-    let lost = |_: u64, headers: &Headers| {
-        (headers.bth.psn == 0 && headers.bth.opcode != Opcode::RcAck).then_some(LOST)
-    };
+    let lost =
+        |_: u64, headers: &Headers| (headers.bth.psn == 0 && headers.bth.opcode != Opcode::RcAck).then_some(LOST);
     network.set_policy(Box::new(Script(0, lost)));
     let mut a_nak = [0; 16];
-    let aeth = ferroce_wire::Aeth {
-        syndrome: ferroce_wire::Syndrome::Nak(ferroce_wire::NakCode::PsnSequence),
-        msn: 0,
-    };
+    let aeth = ferroce_wire::Aeth { syndrome: ferroce_wire::Syndrome::Nak(ferroce_wire::NakCode::PsnSequence), msn: 0 };
     let bth = ferroce_wire::Bth { opcode: Opcode::RcAck, dest_qpn: a.qp.qp_num(), ..ferroce_wire::Bth::default() };
     Headers { bth, ext: ferroce_wire::Ext::Aeth(aeth) }.emit(&mut a_nak);
     network.inject(IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]), &a_nak);

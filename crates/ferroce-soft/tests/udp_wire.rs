@@ -232,10 +232,18 @@ fn inside_two_hosts() {
         batch.commit();
         let report = batch.flush();
         assert_eq!((report.sent, report.too_big), (0, 1), "{report:?}");
+        // In a batch, whose last packet alone fits.
+        for len in [9000, 9000, 100] {
+            batch.reserve(&dst, len).copy_from_slice(&pattern(len, len));
+            batch.commit();
+        }
+        let report = batch.flush();
+        assert_eq!((report.sent, report.too_big), (1, 2), "{report:?}");
+        assert_eq!(receive(&port, 1)[0].bytes, pattern(100, 100));
     }
     let statistics = port.counters().read();
     assert_eq!(statistics.rx_icrc_encapsulated, 0);
-    assert_eq!(statistics.rcvd_foreign_ip_id, 0);
+    assert_eq!((statistics.rcvd_foreign_ip_id, statistics.gso_fallbacks), (0, 0));
     drop(peer.stdin.take());
     hear("@good");
     assert!(peer.wait().expect("peer").success());
@@ -257,7 +265,7 @@ fn inside_peer() {
     let port = UdpPort::open(&UdpConfig::default()).expect("open");
     println!("\n@ready");
     let mut batch = port.sender().batch();
-    for count in [64, 15, 3, 1, 64, 15, 3, 1] {
+    for count in [64, 15, 3, 1, 1, 64, 15, 3, 1, 1] {
         for packet in receive(&port, count) {
             let dst = UdpDst { remote: packet.src, local: packet.dst, tos: 0, ttl: 0 };
             batch.reserve(&dst, packet.bytes.len()).copy_from_slice(&packet.bytes);
@@ -267,9 +275,76 @@ fn inside_peer() {
     }
     let statistics = port.counters().read();
     // The wire had no batches and nobody joined the packets: their identifications are those that the sender counted.
-    assert_eq!(statistics.rcvd_datagrams, 2 * 83);
+    assert_eq!(statistics.rcvd_datagrams, 2 * 84);
     assert_eq!(statistics.rcvd_foreign_ip_id, 0);
     // Until the other side has seen all.
     let _ = std::io::stdin().read_line(&mut line);
     println!("\n@good");
+}
+
+#[test]
+fn a_full_socket_buffer_loses_packets_and_never_blocks() {
+    in_namespace("inside_full");
+}
+
+#[test]
+fn inside_full() {
+    if !is_inside("inside_full") {
+        return;
+    }
+    wire();
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev here nud permanent");
+    // A device so slow that nothing leaves it while the test runs.
+    let status = Command::new("tc")
+        .args("qdisc add dev here root tbf rate 8kbit burst 10000 limit 100000000".split(' '))
+        .status()
+        .expect("tc of iproute2");
+    assert!(status.success());
+    let port = UdpPort::open(&UdpConfig { socket_buffer: 200_000, ..UdpConfig::default() }).expect("open");
+    let dst = way(HERE[0], THERE[0]);
+    let mut batch = port.sender().batch();
+    let mut total = (0, 0);
+    for i in 0..3000 {
+        batch.reserve(&dst, 1000).copy_from_slice(&pattern(i, 1000));
+        batch.commit();
+        if i % 7 == 6 {
+            let report = batch.flush();
+            assert_eq!(report.lost(), report.congested, "{report:?}");
+            total = (total.0 + report.sent, total.1 + report.congested);
+        }
+    }
+    let report = batch.flush();
+    total = (total.0 + report.sent, total.1 + report.congested);
+    assert_eq!(total.0 + total.1, 3000);
+    assert!(total.0 > 0 && total.1 > 0, "{total:?}");
+    let statistics = port.counters().read();
+    assert_eq!((statistics.sent_pkts, statistics.tx_would_block), (total.0 as u64, total.1 as u64));
+}
+
+#[test]
+fn a_host_without_ipv6_addresses_talks_ipv4() {
+    in_namespace("inside_without_ipv6");
+}
+
+#[test]
+fn inside_without_ipv6() {
+    if !is_inside("inside_without_ipv6") {
+        return;
+    }
+    for scope in ["all", "default", "lo"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1").expect("sysctl");
+    }
+    ip("link set lo up");
+    let (a, b) = (udp_common::ephemeral(), udp_common::ephemeral());
+    let dst = udp_common::to(address("127.0.0.1"), &b);
+    let mut batch = a.sender().batch();
+    for _ in 0..2 {
+        batch.reserve(&dst, 24).copy_from_slice(&pattern(1, 24));
+        batch.commit();
+    }
+    assert_eq!(batch.flush().sent, 2);
+    assert_eq!(receive(&b, 2).len(), 2);
+    let bind = Some(address("::1"));
+    let e = UdpPort::open(&UdpConfig { bind, ..UdpConfig::default() }).expect_err("no such address");
+    assert!(e.to_string().contains("::1"), "{e}");
 }

@@ -5,8 +5,7 @@ use std::process::Command;
 
 use crate::error::Error;
 use crate::exec::{self, Log};
-
-use super::packages;
+use crate::packages;
 
 /// The package that depends on the current kernel image.
 const META_PACKAGE: &str = "linux-image-amd64";

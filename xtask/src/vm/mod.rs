@@ -5,7 +5,6 @@
 //!
 //! | module | the question it answers |
 //! |---|---|
-//! | `packages` | is what it needs installed? |
 //! | `kernel` | which kernel, and where are its modules? |
 //! | `libraries` | which libraries does a program need? |
 //! | `cpio` | how is an initial RAM disk written? |
@@ -24,7 +23,6 @@ mod kernel;
 mod libraries;
 mod machine;
 mod overlay;
-mod packages;
 mod protocol;
 mod script;
 mod verdict;
@@ -35,7 +33,8 @@ use std::time::Instant;
 use crate::cli::VmArgs;
 use crate::error::Error;
 use crate::exec::{self, Log};
-use crate::steps::{self, VM_SCRIPT_SECONDS, VM_SCRIPTS};
+use crate::packages;
+use crate::steps::{self, VM_PACKAGES, VM_SCRIPT_SECONDS, VM_SCRIPTS};
 use crate::tally::Tally;
 use crate::workspace::Workspace;
 
@@ -102,7 +101,7 @@ fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
     if !cfg!(target_arch = "x86_64") {
         return Err(Error::Architecture(std::env::consts::ARCH));
     }
-    packages::require(log)?;
+    packages::require(VM_PACKAGES, log)?;
     let cache = cache_dir()?;
     let kernel = kernel::locate(&cache, log)?;
     let base = base::locate(&cache, &kernel, log)?;

@@ -12,10 +12,13 @@ use std::time::Instant;
 ///
 /// Everything in a run follows from its seed. A run that fails is printed as the command that repeats it.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "Examples:
+#[command(
+    version,
+    after_help = "Examples:
   ferroce-sim                                  1000 seeds of every scenario
   ferroce-sim --scenario rc --seeds 100000     a night's worth of one
-  ferroce-sim --scenario rc --seed 17 --log    one run, with every packet")]
+  ferroce-sim --scenario rc --seed 17 --log    one run, with every packet"
+)]
 struct Args {
     /// Which scenario to run; all of them by default
     #[arg(long, value_parser = |name: &str| name.parse::<Scenario>())]

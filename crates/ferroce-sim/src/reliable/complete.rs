@@ -13,7 +13,10 @@ impl World {
         let state = &mut self.cqs[cq];
         if polled != 0 && std::mem::take(&mut state.armed) {
             let event = state.channel.try_event()?;
-            ensure!(event.is_some_and(|event| event == state.cq), "a completion came to an armed queue without an event");
+            ensure!(
+                event.is_some_and(|event| event == state.cq),
+                "a completion came to an armed queue without an event"
+            );
         }
         for wc in &wcs[..polled] {
             self.watch.completion(wc);
@@ -70,7 +73,8 @@ impl World {
                     Kind::Add { .. } => WcOpcode::FetchAdd,
                     Kind::Swap { .. } => WcOpcode::CompSwap,
                 };
-                let expected = WorkCompletion { byte_len: op.len as u32, ..WorkCompletion::new(op.id, opcode, wc.qp_num) };
+                let expected =
+                    WorkCompletion { byte_len: op.len as u32, ..WorkCompletion::new(op.id, opcode, wc.qp_num) };
                 ensure!(*wc == expected, "expected {expected:?}");
                 return self.finish(index, &op);
             }
@@ -105,9 +109,7 @@ impl World {
         let end = &self.ends[index];
         let base = op.slot * slot_len;
         let result = match op.kind {
-            Kind::Read(offset) => {
-                End::source_of(end.peer, 2 * self.plan.max_len)[offset..offset + op.len].to_vec()
-            }
+            Kind::Read(offset) => End::source_of(end.peer, 2 * self.plan.max_len)[offset..offset + op.len].to_vec(),
             Kind::Add { .. } | Kind::Swap { .. } => end.local.read(base..base + 8)?,
             _ => End::message_of(index, op.id, op.len),
         };
@@ -138,7 +140,11 @@ impl World {
         if wc.status != WcStatus::Success {
             let end = &mut self.ends[index];
             ensure!(wc.status == WcStatus::WrFlushErr, "unexpected status");
-            ensure!(end.qp.state() == QpState::Err, "a receive was flushed and the queue pair is in {}", end.qp.state());
+            ensure!(
+                end.qp.state() == QpState::Err,
+                "a receive was flushed and the queue pair is in {}",
+                end.qp.state()
+            );
             self.outcome.failed += 1;
             let own = end.receives.is_some();
             let receives = match &mut end.receives {

@@ -94,8 +94,7 @@ impl Receives {
         self.area.fill(base..base + self.slot_len, FRESH)?;
         let count = random.within(1, u64::from(self.max_sge)) as usize;
         let pieces = pieces(random, self.max_len, count);
-        let sges: Vec<Sge> =
-            pieces.iter().map(|piece| self.area.sge(base + piece.start..base + piece.end)).collect();
+        let sges: Vec<Sge> = pieces.iter().map(|piece| self.area.sge(base + piece.start..base + piece.end)).collect();
         let wr = [RecvWr::new(RECEIVE | slot as u64, &sges)];
         let posted = match &self.queue {
             Queue::Own(qp) => qp.post_recv(&wr),

@@ -41,7 +41,7 @@ impl World {
                 let word = word(&mut self.random, ADD_WORDS, SWAP_WORDS);
                 let compare = self.contexts[peer_context].last_seen[word];
                 // Unique, and never 0.
-                let swap = (end as u64 + 1) << 32 | self.ends[end].posted + 1;
+                let swap = ((end as u64 + 1) << 32) | (self.ends[end].posted + 1);
                 Kind::Swap { word, compare, swap }
             }
         }
@@ -90,7 +90,7 @@ impl World {
             kind,
             len,
             slot: (end.posted % u64::from(self.plan.depth)) as usize,
-            pieces: if kind.is_atomic() { vec![0..8] } else { pieces(&mut self.random, len, count) },
+            pieces: if kind.is_atomic() { std::iter::once(0..8).collect() } else { pieces(&mut self.random, len, count) },
             signaled,
             inline,
             consumed: false,

@@ -216,11 +216,10 @@ impl World {
         use ferroce_verbs::{AsyncEvent, EventType as E};
         for host in self.contexts.iter() {
             while let Some(event) = host.context.next_async_event()? {
-                let allowed = match event {
-                    AsyncEvent::Qp(E::CommEst | E::QpLastWqeReached, _) => true,
-                    AsyncEvent::Srq(E::SrqLimitReached, _) => true,
-                    _ => false,
-                };
+                let allowed = matches!(
+                    event,
+                    AsyncEvent::Qp(E::CommEst | E::QpLastWqeReached, _) | AsyncEvent::Srq(E::SrqLimitReached, _)
+                );
                 ensure!(allowed, "event {event:?}");
             }
         }

@@ -68,7 +68,11 @@ impl Words {
         }
         let mut path = vec![0];
         let why = "the operations do not lead there one by one";
-        ensure!(self.walk(word, &next, 0, last, &mut path), "word {word} is {last:#x}: {why}: {:x?}", self.history[word]);
+        ensure!(
+            self.walk(word, &next, 0, last, &mut path),
+            "word {word} is {last:#x}: {why}: {:x?}",
+            self.history[word]
+        );
         for step in &self.history[word] {
             ensure!(path.contains(&step.old), "word {word} was never {:#x}, which an operation found", step.old);
         }
@@ -103,7 +107,8 @@ impl Words {
         if self.unknown[word].is_empty() {
             return self.check_chain(word, last);
         }
-        let known: u64 = self.history[word].iter().fold(0, |sum, step| sum.wrapping_add(step.new.wrapping_sub(step.old)));
+        let known: u64 =
+            self.history[word].iter().fold(0, |sum, step| sum.wrapping_add(step.new.wrapping_sub(step.old)));
         let mut sums = HashSet::from([known]);
         for step in &self.unknown[word] {
             // Enough to find an addition that was executed twice; with more the sums would be too many.
@@ -113,7 +118,10 @@ impl Words {
             let more: Vec<u64> = sums.iter().map(|sum| sum.wrapping_add(step.new)).collect();
             sums.extend(more);
         }
-        ensure!(sums.contains(&last), "word {word} is {last:#x}, which no choice of the additions that failed explains");
+        ensure!(
+            sums.contains(&last),
+            "word {word} is {last:#x}, which no choice of the additions that failed explains"
+        );
         Ok(())
     }
 }

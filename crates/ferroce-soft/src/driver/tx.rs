@@ -148,6 +148,14 @@ impl PacketTx for HostTx<'_> {
             }
         }
     }
+
+    #[inline]
+    fn flush(&mut self) {
+        // A lane publishes each frame as it is committed; only the socket has a batch to be sent.
+        if let Some(batch) = &mut self.udp {
+            batch.flush();
+        }
+    }
 }
 
 /// An address that a shared-memory frame carries.

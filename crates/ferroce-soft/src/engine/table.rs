@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 /// Numbers are handed out round robin, so that a number which was just given up is reused as late as possible: what
 /// still names it from before meets nothing.
 pub(crate) struct Table<T> {
-    chunks: Box<[OnceLock<Box<[ArcSwapOption<T>]>>]>,
+    /// Made as they are needed.
+    chunks: Box<[OnceLock<Chunk<T>>]>,
     alloc: Mutex<Alloc>,
     first: u32,
     capacity: u32,
@@ -19,6 +20,8 @@ struct Alloc {
 }
 
 const CHUNK: u32 = 256;
+
+type Chunk<T> = Box<[ArcSwapOption<T>]>;
 
 impl<T> Table<T> {
     /// A table of the numbers `first..capacity`.

@@ -41,6 +41,10 @@ pub(crate) trait PacketTx {
 
     /// The room that was last reserved now holds a packet.
     fn commit(&mut self);
+
+    /// What was committed leaves before anything that another thread commits from now on. Called with the queue pair's lock
+    /// held, so that its packets leave in the order of their PSNs whoever sends them. Never blocks.
+    fn flush(&mut self);
 }
 
 /// How many bytes may be in flight to one peer: a datagram socket has no flow control of its own, so a sender with much to

@@ -136,4 +136,8 @@ impl PacketTx for MemoryTx<'_> {
             self.network.transmit(&to, &self.packet);
         }
     }
+
+    fn flush(&mut self) {
+        // Every packet enters the network as it is committed.
+    }
 }

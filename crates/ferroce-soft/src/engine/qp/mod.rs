@@ -375,6 +375,7 @@ impl QueuePair {
             }
         }
         self.arm_timer(engine, inner, now);
+        tx.flush();
         drop(guard);
         if status != TxStatus::Idle {
             engine.schedule(self, status == TxStatus::LinkFull);

@@ -174,18 +174,23 @@ fn bind(config: &UdpConfig, family: Family) -> Result<Socket, UdpOpenError> {
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let mut addr = SocketAddr::new(config.bind.unwrap_or(wildcard), config.port);
+    // Asked for any port, the kernel is free to give one that another sharing socket has. So a socket that does not
+    // share asks first, and holds the port until the one that does has it too.
+    let mut placeholder = None;
     if config.port == 0 && config.reuse_port {
-        // Asked for any port, the kernel is free to give one that another sharing socket has. So ask without sharing first.
-        let alone = UdpConfig { reuse_port: false, ..config.clone() };
-        let found = bind(&alone, family)?.local_addr();
-        let found = found.map_err(|e| UdpOpenError::new(addr, e))?;
+        let alone = bind(&UdpConfig { reuse_port: false, ..config.clone() }, family)?;
+        let found = alone.local_addr().map_err(|e| UdpOpenError::new(addr, e))?;
         addr.set_port(found.as_socket().map_or(0, |found| found.port()));
+        alone.set_reuse_port(true).map_err(|e| UdpOpenError::option("SO_REUSEPORT", e))?;
+        placeholder = Some(alone);
     }
     let domain = Domain::for_address(addr);
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
         .map_err(|e| UdpOpenError::new(addr, e))?;
     set_options(config, family, is_wildcard(addr.ip()), &socket)?;
-    match socket.bind(&addr.into()) {
+    let bound = socket.bind(&addr.into());
+    drop(placeholder);
+    match bound {
         Ok(()) => Ok(socket),
         Err(e) => Err(UdpOpenError::new(addr, e)),
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use ferroce_wire::{BTH_LEN, Flow, ICRC_LEN, IcrcCheck, IpPair, check_icrc};
+use ferroce_wire::{BTH_LEN, Flow, FlowIcrc, ICRC_LEN, IcrcCheck, IpPair};
 
 use super::cmsg::RxInfo;
 use super::counters::UdpStatistics;
@@ -167,6 +167,14 @@ impl UdpPort {
     }
 }
 
+/// What the packets of one datagram have in common.
+struct Origin {
+    src: SocketAddr,
+    flow: Flow,
+    icrc: FlowIcrc,
+    info: RxInfo,
+}
+
 struct Pass<'f> {
     port: u16,
     statistics: UdpStatistics,
@@ -189,14 +197,16 @@ impl Pass<'_> {
             return;
         };
         let segment = if info.segment == 0 { data.len() } else { info.segment };
+        let from = Origin { src, flow, icrc: FlowIcrc::new(&flow), info };
         for (i, packet) in data.chunks(segment).enumerate() {
             self.seen += 1;
-            self.packet(i as u16, src, &flow, &info, packet);
+            self.packet(&from, i as u16, packet);
         }
     }
 
     #[inline]
-    fn packet(&mut self, i: u16, src: SocketAddr, flow: &Flow, info: &RxInfo, bytes: &[u8]) {
+    fn packet(&mut self, from: &Origin, i: u16, bytes: &[u8]) {
+        let Origin { src, flow, icrc, info } = from;
         if bytes.len() < BTH_LEN + ICRC_LEN {
             match steering::parse_probe(bytes) {
                 // Only from this host: nobody else has business with its sockets.
@@ -210,7 +220,7 @@ impl Pass<'_> {
             }
             return;
         }
-        let check = check_icrc(flow, i, bytes);
+        let check = icrc.check(i, bytes);
         if let Some(capture) = self.capture {
             let meta = CaptureMeta {
                 direction: Direction::Rx,
@@ -234,7 +244,7 @@ impl Pass<'_> {
         self.statistics.rcvd_pkts += 1;
         self.statistics.rcvd_bytes += packet.len() as u64;
         (self.f)(Received::Packet {
-            src,
+            src: *src,
             dst: flow.ip.dst(),
             ifindex: info.ifindex,
             tos: info.tos,

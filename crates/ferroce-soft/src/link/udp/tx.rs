@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
-use ferroce_wire::{BTH_LEN, Flow, ICRC_LEN, IpPair, icrc};
+use ferroce_wire::{BTH_LEN, Flow, FlowIcrc, ICRC_LEN, IpPair};
 
 use super::cmsg::Control;
 use super::counters::UdpStatistics;
 use super::held::{Fate, Faults};
 use super::name::SockName;
 use super::open::{Shared, UdpConfig};
+use super::report::SendReport;
 use super::steering::SLOT_OFFSET;
 use super::sys::{self, MAX_MESSAGES, Outgoing};
 use crate::link::capture::{CaptureMeta, Direction};
@@ -50,32 +51,6 @@ pub struct UdpDst {
     pub tos: u8,
     /// IPv4 time to live or IPv6 hop limit. 0 is taken as 64.
     pub ttl: u8,
-}
-
-/// What became of the packets since the last report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SendReport {
-    /// Packets handed to the kernel.
-    pub sent: usize,
-    /// Packets lost because the socket's send buffer or the device's queue was full. Sending less helps.
-    pub congested: usize,
-    /// Packets lost because they exceed the path MTU.
-    pub too_big: usize,
-    /// Packets lost because there is no way to the destination, or not from that source address.
-    pub unreachable: usize,
-    /// Packets lost for another reason.
-    pub other: usize,
-    /// `errno` of the last loss, 0 if there was none.
-    pub errno: i32,
-}
-
-impl SendReport {
-    /// Packets that were lost.
-    #[must_use]
-    pub fn lost(&self) -> usize {
-        self.congested + self.too_big + self.unreachable + self.other
-    }
 }
 
 /// A sender. Any number of threads may use clones of it, or the same one, at once: each takes a [`TxBatch`] of its own.
@@ -134,6 +109,7 @@ struct Group {
     /// kernel steers a batch as a whole.
     slot: u8,
     flow: Flow,
+    icrc: FlowIcrc,
     name: SockName,
     control: Control,
     start: usize,
@@ -237,6 +213,7 @@ impl TxBatch {
                 dst: *dst,
                 slot,
                 flow,
+                icrc: FlowIcrc::new(&flow),
                 name: SockName::encode(family, &dst.remote),
                 control: Control::for_packet(family, dst.local, scope(dst), dst.tos, ttl),
                 start: self.used,
@@ -250,7 +227,7 @@ impl TxBatch {
         // The kernel numbers the segments of a batch from 0 in the IPv4 identification.
         let id = group.count as u16;
         let packet = &mut buffer.arena[self.used..self.used + total];
-        seal(&group.flow, id, packet);
+        seal(&group.icrc, id, packet);
         if let Some(flip) = corrupt {
             flip.apply(packet);
         }
@@ -368,7 +345,7 @@ impl TxBatch {
         self.statistics = UdpStatistics::default();
     }
 
-    /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If that works, the
+    /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If all of them go, the
     /// device on the way cannot segment (`EIO` without checksum offload, `EINVAL` in old kernels), which is remembered.
     fn send_singly(&mut self, group: &Group, bytes: &mut [u8], refusal: i32) {
         if !matches!(refusal, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
@@ -376,7 +353,7 @@ impl TxBatch {
             return;
         }
         for (i, packet) in bytes.chunks_mut(group.segment).enumerate() {
-            renumber(&group.flow, i as u16, 0, packet);
+            renumber(&group.icrc, i as u16, 0, packet);
         }
         // Without the segment size, which was pushed last.
         let mut control = group.control.clone();
@@ -385,12 +362,11 @@ impl TxBatch {
             .chunks(group.segment)
             .map(|payload| Outgoing { name: &group.name, control: control.as_bytes(), payload })
             .collect();
+        let lost_before = self.report.lost();
         let mut rest = &packets[..];
-        let mut any = false;
         while let [_, behind @ ..] = rest {
             match self.send(rest.iter().copied()) {
                 Ok(count) => {
-                    any = true;
                     for packet in &rest[..count] {
                         self.sent(1, packet.payload.len() - ICRC_LEN);
                     }
@@ -403,7 +379,8 @@ impl TxBatch {
                 }
             }
         }
-        if any {
+        // A batch beyond the path MTU is refused as well, and then it is not the device.
+        if refusal != libc::EMSGSIZE && self.report.lost() == lost_before {
             self.statistics.gso_fallbacks += 1;
             let bit = class(group.dst.remote.ip());
             self.shared.tx.no_gso.fetch_or(bit, Ordering::Relaxed);
@@ -433,24 +410,7 @@ impl TxBatch {
     }
 
     fn lose(&mut self, packets: usize, errno: i32) {
-        let (reported, counted) = match errno {
-            libc::EAGAIN => (&mut self.report.congested, &mut self.statistics.tx_would_block),
-            libc::ENOBUFS | libc::ENOMEM => (&mut self.report.congested, &mut self.statistics.tx_no_buffers),
-            libc::EMSGSIZE => (&mut self.report.too_big, &mut self.statistics.tx_too_big),
-            libc::EHOSTUNREACH
-            | libc::ENETUNREACH
-            | libc::ENETDOWN
-            | libc::ECONNREFUSED
-            | libc::EADDRNOTAVAIL
-            | libc::EAFNOSUPPORT
-            | libc::EINVAL
-            | libc::EPERM
-            | libc::EACCES => (&mut self.report.unreachable, &mut self.statistics.tx_unreachable),
-            _ => (&mut self.report.other, &mut self.statistics.tx_other_errors),
-        };
-        *reported += packets;
-        *counted += packets as u64;
-        self.report.errno = errno;
+        self.report.lose(packets, errno, &mut self.statistics);
     }
 }
 
@@ -475,16 +435,16 @@ impl Group {
 }
 
 /// Writes the ICRC into the last four bytes of `packet`.
-fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
+fn seal(flow: &FlowIcrc, ip_id: u16, packet: &mut [u8]) {
     if let Some((packet, crc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        *crc = icrc(flow, ip_id, packet).to_le_bytes();
+        *crc = flow.icrc(ip_id, packet).to_le_bytes();
     }
 }
 
 /// Changes an ICRC for one identification into that for another. A wrong one stays wrong.
-fn renumber(flow: &Flow, from: u16, to: u16, packet: &mut [u8]) {
+fn renumber(flow: &FlowIcrc, from: u16, to: u16, packet: &mut [u8]) {
     if let Some((packet, crc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        let change = icrc(flow, from, packet) ^ icrc(flow, to, packet);
+        let change = flow.icrc(from, packet) ^ flow.icrc(to, packet);
         *crc = (u32::from_le_bytes(*crc) ^ change).to_le_bytes();
     }
 }

@@ -66,11 +66,18 @@ impl<W: Word> RingMemory for Arc<Lines<W>> {
     }
 }
 
-impl<W: Word> Lines<W> {
+/// A word that can say when it is part of a payload, which is read and written without atomics.
+trait Payload: Word {
+    fn written(&self);
+    fn read(&self);
+}
+
+impl<W: Payload> Lines<W> {
     /// Writes a payload that is known by `value`, with decoys where its later lines could be taken for headers.
     fn write(&self, place: usize, length: usize, value: u64) {
         let first = place / LINE;
         assert_eq!(place % LINE, HEADER);
+        self.payloads[first].written();
         self.payloads[first].store(value, Ordering::Relaxed);
         let last = (place + length).div_ceil(LINE).max(first + 1);
         for line in first + 1..last {
@@ -83,6 +90,7 @@ impl<W: Word> Lines<W> {
     fn read(&self, step: &Step) -> u64 {
         assert_eq!(step.kind, Kind::Data);
         let first = step.payload / LINE;
+        self.payloads[first].read();
         let value = self.payloads[first].load(Ordering::Relaxed);
         let last = (step.payload + step.length).div_ceil(LINE).max(first + 1);
         for line in first + 1..last {
@@ -132,6 +140,11 @@ impl Word for Plain {
     fn fence() {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
+}
+
+impl Payload for Plain {
+    fn written(&self) {}
+    fn read(&self) {}
 }
 
 fn plain() -> Plain {

@@ -1,4 +1,4 @@
-//! The Debian packages that the test bed takes its programs from.
+//! Debian packages that provide programs which the checks run. Which ones is in the tables of `steps`.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -7,16 +7,12 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::exec::{self, Log};
 
-/// QEMU, and what is copied into the virtual machine.
-const PACKAGES: &[&str] =
-    &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils"];
-
 /// Seconds to wait before the second, third, ... attempt of something that uses the network.
 const BACKOFF: [u64; 3] = [3, 10, 30];
 
-/// Makes sure that all packages are installed: installs what is missing if we are root, otherwise names it.
-pub(super) fn require(log: Log) -> Result<(), Error> {
-    let missing = missing(PACKAGES)?;
+/// Makes sure that packages are installed: installs what is missing if we are root, otherwise names it.
+pub(crate) fn require(packages: &[&str], log: Log) -> Result<(), Error> {
+    let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -34,7 +30,7 @@ pub(super) fn require(log: Log) -> Result<(), Error> {
 }
 
 /// Fetches apt's package lists.
-pub(super) fn update(log: Log) -> Result<(), Error> {
+pub(crate) fn update(log: Log) -> Result<(), Error> {
     retry(log, || {
         let mut apt = apt_get();
         // Without this option, apt-get update succeeds when a mirror cannot be reached.
@@ -44,7 +40,7 @@ pub(super) fn update(log: Log) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn apt_get() -> Command {
+pub(crate) fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").args([
         "-o",
@@ -56,7 +52,7 @@ pub(super) fn apt_get() -> Command {
 }
 
 /// Repeats what may fail because of the network; only the last error counts.
-pub(super) fn retry<T>(log: Log, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn retry<T>(log: Log, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for seconds in BACKOFF {
         match attempt() {
             Ok(value) => return Ok(value),
@@ -67,7 +63,7 @@ pub(super) fn retry<T>(log: Log, mut attempt: impl FnMut() -> Result<T, Error>) 
     attempt()
 }
 
-pub(super) fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // The owner of a process's directory is its effective user.
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
