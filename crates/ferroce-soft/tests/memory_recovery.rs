@@ -234,3 +234,17 @@ fn a_receiver_not_ready_answer_that_comes_twice_counts_once() {
     // The send and three more, and an answer to each.
     assert_eq!(requests.sent, 8, "{requests:?}");
 }
+
+#[test]
+fn a_queue_pair_has_one_timer_at_most() {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    // The ACK timer runs for more than two hours, and each wait for a receive is a timer of 0.64 ms in front of it.
+    let (a, b) = pair(&network, 64, |attr| attr.timeout = Some(31));
+    a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+    network.advance(Duration::from_secs(1));
+    let timers = |end: &End| end.context.counters().into_iter().find(|(name, _)| *name == "timers").unwrap().1;
+    assert_eq!((timers(&a), timers(&b)), (1, 0));
+    drop(a.qp);
+    let left = a.context.counters().into_iter().find(|(name, _)| *name == "timers").unwrap().1;
+    assert_eq!(left, 0, "it went with the queue pair");
+}

@@ -281,10 +281,15 @@ impl Engine {
 
     // ---- time ----
 
-    fn arm(&self, qp: &Arc<QueuePair>, deadline: Nanos) {
-        if self.timers.insert(deadline, qp.qpn) {
+    /// Looks at `qp` at `deadline`, and no more at `old`.
+    fn arm(&self, qp: &QueuePair, old: Option<Nanos>, deadline: Nanos) {
+        if self.timers.set(qp.qpn, old, deadline) {
             self.sink.wake_at(deadline);
         }
+    }
+
+    fn disarm(&self, qp: &QueuePair, deadline: Nanos) {
+        self.timers.cancel(qp.qpn, deadline);
     }
 
     /// How many timers run.

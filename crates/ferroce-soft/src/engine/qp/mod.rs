@@ -222,6 +222,9 @@ impl QueuePair {
         let mut inner = self.inner.lock();
         inner.gone = true;
         inner.receiver.silence();
+        if let Some(deadline) = inner.timer.take() {
+            engine.disarm(self, deadline);
+        }
         if !matches!(inner.conn.state, QpState::Reset | QpState::Err) {
             self.enter_err(engine, &mut inner, None);
         }
@@ -388,8 +391,7 @@ impl QueuePair {
         let Some(deadline) = inner.requester.deadline(&cx, now) else { return };
         // An earlier look at this queue pair will see to the rest.
         if inner.timer.is_none_or(|timer| deadline < timer) {
-            inner.timer = Some(deadline);
-            engine.arm(self, deadline);
+            engine.arm(self, inner.timer.replace(deadline), deadline);
         }
     }
 
