@@ -90,7 +90,11 @@ impl World {
             kind,
             len,
             slot: (end.posted % u64::from(self.plan.depth)) as usize,
-            pieces: if kind.is_atomic() { std::iter::once(0..8).collect() } else { pieces(&mut self.random, len, count) },
+            pieces: if kind.is_atomic() {
+                std::iter::once(0..8).collect()
+            } else {
+                pieces(&mut self.random, len, count)
+            },
             signaled,
             inline,
             consumed: false,
