@@ -26,6 +26,17 @@ impl Steering {
         Self { wanted: true, strays: 0, due: 0, probed: false }
     }
 
+    /// Calibrates before the context has any queue pair, so that nothing for it goes astray. `receive` looks at the socket.
+    pub(super) fn calibrate(&mut self, port: &Port, mut receive: impl FnMut()) {
+        self.run(port, port.refresh_now());
+        let patience = port.refresh_now() + ANSWER.as_nanos() as u64;
+        while index_of(port, port.membership.slot()).is_none() && port.refresh_now() < patience {
+            receive();
+        }
+        self.due = 0;
+        self.run(port, port.refresh_now());
+    }
+
     /// Something changed.
     pub(super) fn want(&mut self) {
         self.wanted = true;

@@ -106,7 +106,8 @@ impl Incoming {
             let reth = headers.ext.reth().ok_or(Fault::InvalidRequest)?;
             let len = u64::from(reth.len);
             if !cx.conn.access.contains(Access::REMOTE_WRITE) {
-                return Err(Fault::RemoteAccess);
+                // Not a matter of memory: the queue pair does not take such requests at all (IBTA 9.7.4.1.3).
+                return Err(Fault::InvalidRequest);
             }
             if len != 0 {
                 cx.engine

@@ -239,7 +239,8 @@ impl Responder {
             return Err(Fault::InvalidRequest);
         }
         if !cx.conn.access.contains(Access::REMOTE_READ) {
-            return Err(Fault::RemoteAccess);
+            // Not a matter of memory: the queue pair does not take such requests at all (IBTA 9.7.4.1.3).
+            return Err(Fault::InvalidRequest);
         }
         let len = u64::from(reth.len);
         if len > u64::from(crate::engine::MAX_MSG_SIZE) {
@@ -262,7 +263,8 @@ impl Responder {
             return Err(Fault::InvalidRequest);
         }
         if !cx.conn.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Fault::RemoteAccess);
+            // Not a matter of memory: the queue pair does not take such requests at all (IBTA 9.7.4.1.3).
+            return Err(Fault::InvalidRequest);
         }
         if !atomic.va.is_multiple_of(8) {
             return Err(Fault::InvalidRequest);
