@@ -234,7 +234,9 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError
     let bytes = size_of::<Table>();
     let io = |what, source| io_error(directory, what, NEW_FILE, bytes as u64, source);
     directory.remove(NEW_FILE);
-    let file = directory.open_file(NEW_FILE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+    let file = directory
+        .open_file(NEW_FILE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+        .map_err(|e| io("create", e.into_io()))?;
     let made = reserve::set_length(file.as_fd(), bytes as u64)
         .and_then(|()| reserve::reserve(file.as_fd(), 0, bytes as u64))
         .and_then(|()| Mapping::new(file.as_fd(), 0, bytes));
