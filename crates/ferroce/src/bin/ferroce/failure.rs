@@ -22,6 +22,8 @@ pub(crate) struct Failure {
     pub(crate) class: Class,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    /// All that this end knows is that the peer broke off; what the peer says explains more.
+    pub(crate) broken_off: bool,
     /// The command has put this into its own JSON document already.
     pub(crate) documented: bool,
 }
@@ -30,7 +32,7 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     fn new(class: Class, message: impl fmt::Display) -> Self {
-        Self { class, message: message.to_string(), hint: None, documented: false }
+        Self { class, message: message.to_string(), hint: None, broken_off: false, documented: false }
     }
 
     pub(crate) fn run(message: impl fmt::Display) -> Self {
@@ -43,6 +45,14 @@ impl Failure {
 
     pub(crate) fn environment(message: impl fmt::Display) -> Self {
         Self::new(Class::Environment, message)
+    }
+
+    /// The peer broke off while this end waited for something.
+    pub(crate) fn broken_off(waiting_for: &str) -> Self {
+        let mut failure = Self::run(format!("the peer broke off while this end waited for {waiting_for}"))
+            .hint("its own output says why");
+        failure.broken_off = true;
+        failure
     }
 
     /// The same with advice.

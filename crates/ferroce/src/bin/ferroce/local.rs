@@ -22,6 +22,12 @@ pub(crate) fn open(common: &Common, link: Link) -> Result<Context> {
     Ok(context)
 }
 
+/// Whether there is a device and an address to send from, as the command line names them.
+pub(crate) fn check(common: &Common) -> Result<()> {
+    let context = open(common, link(common)?)?;
+    pick_gid(&context, 1, common.gid_index, None).map(|_| ())
+}
+
 /// The local GID to use on port `port`: the one that `choice` names, else the one whose address is `reached_from`, the
 /// local end of the TCP connection to the peer, else the first of the same family that is not a loopback address.
 pub(crate) fn pick_gid(
@@ -51,6 +57,16 @@ fn choose(table: &[GidEntry], reached_from: Option<IpAddr>) -> Option<&GidEntry>
         .or_else(|| table.iter().find(family))
         .or_else(|| table.iter().find(|entry| !entry.loopback))
         .or_else(|| table.first())
+}
+
+/// The link that carries what goes to `peer` when `asked_for` is configured: with `auto` it is shared memory to this
+/// machine's own addresses.
+pub(crate) fn link_to(context: &Context, port: u8, asked_for: Link, peer: Gid) -> Link {
+    match asked_for {
+        Link::Auto if context.find_gid(port, peer.ip()).is_ok() => Link::Shm,
+        Link::Auto => Link::Udp,
+        link => link,
+    }
 }
 
 /// Checks that the peer's GID can be reached from the local one at all.

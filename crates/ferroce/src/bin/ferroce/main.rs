@@ -18,6 +18,7 @@ mod tcp;
 use args::{Cli, Command};
 use clap::Parser;
 use failure::Failure;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -47,7 +48,8 @@ fn start_logging() -> failure::Result<()> {
         Failure::usage(format!("FERROCE_LOG={filter:?} cannot be understood: {error}"))
             .hint("write a level (error, warn, info, debug, trace) or a filter such as ferroce_soft=debug")
     })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
     Ok(())
 }
 

@@ -125,8 +125,7 @@ pub(crate) fn idle_failure(idle: Duration, waiting_for: &str) -> Failure {
 pub(crate) fn check(monitor: &Monitor, idle: Duration, waiting_for: &str) -> Result<()> {
     match monitor.halt() {
         Halt::Running | Halt::TimeUp => Ok(()),
-        Halt::Control => Err(Failure::run(format!("the peer broke off while this end waited for {waiting_for}"))
-            .hint("its own output says why")),
+        Halt::Control => Err(Failure::broken_off(waiting_for)),
         Halt::Idle => Err(idle_failure(idle, waiting_for)),
     }
 }

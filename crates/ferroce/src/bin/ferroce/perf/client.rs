@@ -93,7 +93,7 @@ pub(crate) fn measure(
                 let cause = control.broken_off();
                 control.send_failure(&failure);
                 return Err(match cause {
-                    Some(cause) if failure.message == BROKEN_OFF => cause,
+                    Some(cause) if failure.broken_off => cause,
                     Some(cause) => failure.hint(cause),
                     None => failure,
                 });
@@ -105,13 +105,11 @@ pub(crate) fn measure(
         local: (&endpoint.address()).into(),
         remote: (&session.peer).into(),
         mtu: session.mtu.bytes(),
-        link: plan.link,
+        link: session.link(),
     };
+    tracing::debug!(counters = ?endpoint.context.counters(), "measured");
     Ok((connected, measurements))
 }
-
-/// The message of a failure that the control connection explains.
-const BROKEN_OFF: &str = "the peer broke off";
 
 struct Session<'a> {
     endpoint: &'a Endpoint,
@@ -172,6 +170,10 @@ impl<'a> Session<'a> {
         Ok(self.result(size, &run))
     }
 
+    fn link(&self) -> Link {
+        self.endpoint.link_to(self.plan, &self.peer)
+    }
+
     fn op(&self) -> SendOp {
         let (remote_addr, rkey) = (self.peer.addr, self.peer.rkey);
         remote_op(self.plan.op, remote_addr, rkey)
@@ -223,7 +225,7 @@ impl<'a> Session<'a> {
     fn unbroken<T>(&self, outcome: Option<T>, monitor: &Monitor) -> Result<T> {
         outcome.ok_or_else(|| match monitor.halt() {
             Halt::Idle => idle_failure(self.idle, "the answer"),
-            _ => Failure::run(BROKEN_OFF),
+            _ => Failure::broken_off("the answer"),
         })
     }
 
@@ -233,6 +235,7 @@ impl<'a> Session<'a> {
     }
 
     fn timed<T>(&self, size: u32, run: impl FnOnce(&Monitor) -> Result<T>) -> Result<T> {
+        tracing::debug!(size, "measuring");
         let duration = self.plan.iters.is_none().then(|| Duration::from_millis(self.plan.duration_ms));
         let watch = self.monitor.watch(duration, self.idle, self.progress(size, ""));
         let outcome = run(&self.monitor);
@@ -251,7 +254,7 @@ impl<'a> Session<'a> {
             op: plan.op,
             mode: plan.mode,
             size,
-            link: plan.link,
+            link: self.link(),
             iterations: run.messages,
             seconds: rounded(seconds),
             latency_us: run.round_trips.as_ref().map(|histogram| Latency::of(histogram, parts)),

@@ -3,7 +3,7 @@
 use super::control::{EndAddress, QpAddress};
 use super::data::Areas;
 use super::plan::Plan;
-use crate::args::Common;
+use crate::args::{Common, Link};
 use crate::completions::Completions;
 use crate::failure::{Failure, Result};
 use crate::local;
@@ -73,6 +73,11 @@ impl Endpoint {
     /// The path MTU for both ends; an error names the end that cannot carry what was asked for.
     pub(crate) fn agree_on_mtu(&self, plan: &Plan, peer: &EndAddress) -> Result<Mtu> {
         agree_on_mtu(plan.mtu, self.gid.mtu.bytes(), peer.mtu)
+    }
+
+    /// The link that carries what goes to `peer`.
+    pub(crate) fn link_to(&self, plan: &Plan, peer: &EndAddress) -> Link {
+        local::link_to(&self.context, PORT, plan.link, Gid::from(peer.gid))
     }
 
     /// Checks that both ends take the messages of `plan`.

@@ -1,6 +1,7 @@
 //! The two ends of one queue pair's stream: what keeps its send queue full, and what keeps its receive queue full.
 
 use super::plan::Plan;
+use crate::completions::BATCH;
 use crate::failure::{Failure, Result};
 use ferroce::{Data, Qp, RecvWr, SendFlags, SendOp, SendWr, Sge, WorkCompletion};
 
@@ -128,7 +129,7 @@ struct RecvLane<'a> {
 impl<'a> RecvLanes<'a> {
     /// Receives messages of `size` bytes into `sges`, in the receives that [`post_all`] posted.
     pub(crate) fn new(qps: &'a [Qp], plan: &Plan, size: u32, sges: &'a [Sge]) -> Self {
-        let list_len = (plan.rx_depth() as usize / 4).min(64);
+        let list_len = (plan.rx_depth() as usize / 4).min(BATCH);
         let lane = |(at, qp)| RecvLane { qp, list: vec![RecvWr::new(RECV | at as u64, sges); list_len], consumed: 0 };
         Self { lanes: qps.iter().enumerate().map(lane).collect(), size, received: 0 }
     }

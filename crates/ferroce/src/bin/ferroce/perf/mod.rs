@@ -182,6 +182,8 @@ fn measure_and_report(args: &PerfArgs, plan: &Plan, host: &str, port: u16) -> Re
 
 /// Starts a server for `measure` on this machine, with the same device.
 pub(crate) fn start_local_server(common: &Common, op: Op, mode: Mode) -> Result<child::Server> {
+    // What is missing is better told by this process, with its exit code, than by the child.
+    crate::local::check(common)?;
     let mut args: Vec<String> = ["perf", op.name(), mode.flag(), "--child"].map(String::from).to_vec();
     if let Some(device) = &common.device {
         args.extend(["--device".into(), device.clone()]);

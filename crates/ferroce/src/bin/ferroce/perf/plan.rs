@@ -65,7 +65,7 @@ impl Mode {
 pub(crate) const MAX_QPS: u32 = 1024;
 const MAX_SIZE: u32 = 1 << 30;
 const MAX_SIZES: usize = 64;
-const MAX_DEPTH: u32 = 1 << 15;
+const MAX_DEPTH: u32 = 1 << 14;
 const MAX_INLINE: u32 = 1 << 16;
 
 /// What is to be measured.
@@ -128,7 +128,7 @@ impl Plan {
         wrong(self.op == Op::Atomic && self.sizes != [8], "an atomic has 8 bytes: leave --size out")?;
         wrong(self.qps == 0 || self.qps > MAX_QPS, "there are 1 to 1024 queue pairs")?;
         wrong(self.mode == Mode::Lat && self.qps != 1, "latency is measured on one queue pair")?;
-        wrong(self.depth == 0 || self.depth > MAX_DEPTH, "the depth is from 1 to 32768")?;
+        wrong(self.depth == 0 || self.depth > MAX_DEPTH, "the depth is from 1 to 16384")?;
         wrong(
             self.cq_mod == 0 || self.cq_mod > self.depth,
             "--cq-mod is from 1 to the depth: with none of the outstanding work requests signaled nothing would end",
@@ -164,9 +164,10 @@ impl Plan {
         self.warmup.unwrap_or_else(|| (BUDGET / u64::from(size)).clamp(16, 1000).min(most))
     }
 
-    /// Receives that a queue pair has posted.
+    /// Receives that a queue pair has posted. A message is acknowledged when the device has received it, so a sender can be
+    /// further ahead of the receiving thread than its own depth, by as long as that thread does not get a processor.
     pub(crate) fn rx_depth(&self) -> u32 {
-        (self.depth * 2).max(64)
+        (self.depth * 4).clamp(128, MAX_DEPTH)
     }
 
     /// Whether this end's queue pairs take receives.

@@ -30,7 +30,7 @@ pub(crate) struct Service<'a> {
 /// Waits for a client and does what it wants. Clients that cannot be served are told why, and the wait goes on.
 pub(crate) fn serve(service: &Service<'_>) -> Result<()> {
     // A device that is missing is better told now than to the first client.
-    drop(local::open(service.common, local::link(service.common)?)?);
+    local::check(service.common)?;
     let listener = match service.child {
         true => tcp::listen(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0)?,
         false => tcp::listen(None, service.port)?,
@@ -133,7 +133,10 @@ impl Accepted {
                         return Err(failure);
                     }
                 }
-                Message::Bye { results } => return Ok(results),
+                Message::Bye { results } => {
+                    tracing::debug!(counters = ?self.endpoint.context.counters(), "served");
+                    return Ok(results);
+                }
                 other => return Err(unexpected(&other)),
             }
         }

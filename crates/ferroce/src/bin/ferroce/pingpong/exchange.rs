@@ -60,6 +60,7 @@ impl Exchange {
             }
         }
         let mut wcs = [WorkCompletion::default(); BATCH];
+        tracing::debug!("exchanging");
         let started = Instant::now();
         while self.received < plan.iters || self.sent < plan.iters {
             let taken = self.endpoint.completions.take(&mut wcs)?;

@@ -221,6 +221,10 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<()> {
     let endpoint = Endpoint::new(&context, &plan)?;
     endpoint.post_all_receives()?;
 
+    if options.common.gid_index.is_some() {
+        // A local address that does not exist is better told before the peer is waited for.
+        plan.fits(&local::pick_gid(&context, plan.ib_port, options.common.gid_index, None)?)?;
+    }
     let stream = meet(options)?;
     let gid = local::pick_gid(&context, plan.ib_port, options.common.gid_index, tcp::local_ip(&stream))?;
     plan.fits(&gid)?;
@@ -248,7 +252,9 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<()> {
         print_addresses("remote address:", &peers)?;
     }
 
+    let link = local::link_to(&context, plan.ib_port, link, peers[0].gid);
     let outcome = exchange.run(&plan)?;
+    tracing::debug!(counters = ?context.counters(), "exchanged");
     outcome.report(&plan, options.common.json, link, &mine, &peers)
 }
 
