@@ -7,6 +7,7 @@ use ferroce_verbs::{
     WcStatus, WorkCompletion,
 };
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -67,12 +68,12 @@ fn bad_network(seed: u64) -> MemoryConfig {
 /// Sends, writes and reads 64 KiB each; returns what the network did, in a hash.
 fn exchange(config: MemoryConfig) -> u64 {
     let network = MemoryNetwork::new(config);
-    let trace = Arc::new(Mutex::new(0_u64));
+    let trace = Arc::new(AtomicU64::new(0));
     let sink = trace.clone();
     network.observe(move |event| {
-        let mut hash = sink.lock().unwrap();
         for part in [event.at.as_nanos() as u64, event.kind as u64, event.packet.len() as u64] {
-            *hash = (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
+            let hash = sink.load(Relaxed);
+            sink.store((hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95), Relaxed);
         }
     });
     let (a, b) = pair(&network);

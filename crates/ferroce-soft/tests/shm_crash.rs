@@ -11,9 +11,7 @@ use std::time::Duration;
 use ferroce_soft::host::Registry;
 use ferroce_soft::link::shm::Frame;
 use rand::Rng;
-use shm_support::{
-    Context, Process, Scratch, check, command, fill, join, length, options, role, watchdog,
-};
+use shm_support::{Context, Process, Scratch, check, command, fill, join, length, options, role, watchdog};
 
 const ROUNDS: usize = 150;
 
@@ -57,9 +55,7 @@ impl Traffic {
 /// One turn of a context that talks to all.
 fn turn(context: &mut Context, traffic: &mut Traffic) {
     traffic.send_to_all(context);
-    context
-        .receiver
-        .poll_frames(256, |frame| traffic.receive(frame));
+    context.receiver.poll_frames(256, |frame| traffic.receive(frame));
     assert_eq!(context.receiver.counters().rings_shut, 0);
 }
 
@@ -102,15 +98,12 @@ fn killed_at_random() {
     let survivor = spawn("talk");
     context.await_peer(1);
     let survivor_incarnation = context.member.peer(1).unwrap();
-    let mut mortals: Vec<_> = ["talk", "talk", "come and go"]
-        .map(|role| (role, spawn(role)))
-        .into();
+    let mut mortals: Vec<_> = ["talk", "talk", "come and go"].map(|role| (role, spawn(role))).into();
     let mut random = rand::rng();
     for _ in 0..ROUNDS {
         let victim = random.random_range(0..mortals.len());
         // Not to wait for anything, but to die at another point each time; often in the middle of the first join.
-        let deadline =
-            std::time::Instant::now() + Duration::from_micros(random.random_range(0..20_000));
+        let deadline = std::time::Instant::now() + Duration::from_micros(random.random_range(0..20_000));
         while std::time::Instant::now() < deadline {
             turn(&mut context, &mut traffic);
         }
@@ -133,29 +126,14 @@ fn killed_at_random() {
     assert_eq!(scratch.files(), Scratch::expected_files(&[&context.member]));
     assert_eq!(context.member.live_slots().len(), 1);
     // What they had sent is read, and then their rings are given back.
-    while context
-        .receiver
-        .poll_frames(256, |frame| traffic.receive(frame))
-        > 0
-    {}
+    while context.receiver.poll_frames(256, |frame| traffic.receive(frame)) > 0 {}
     context.receiver.retire_dead();
-    assert_eq!(
-        traffic
-            .received
-            .values()
-            .filter(|received| **received > 0)
-            .count(),
-        traffic.received.len()
-    );
+    assert_eq!(traffic.received.values().filter(|received| **received > 0).count(), traffic.received.len());
     let blocks = std::os::unix::fs::MetadataExt::blocks(
-        &std::fs::metadata(directory.join(format!("slot-0-{}", context.member.incarnation())))
-            .unwrap(),
+        &std::fs::metadata(directory.join(format!("slot-0-{}", context.member.incarnation()))).unwrap(),
     );
     // The control page and the ring to itself.
-    assert!(
-        blocks * 512 <= 2 * 4096 + (512 << 10),
-        "{blocks} blocks are still in use"
-    );
+    assert!(blocks * 512 <= 2 * 4096 + (512 << 10), "{blocks} blocks are still in use");
 }
 
 /// What the traced process does: joins, talks to the one who lives, leaves.
@@ -171,14 +149,7 @@ fn killed_at_every_system_call() {
     watchdog();
     if let Some((_, directory)) = role() {
         // Said only now, because who is not traced cannot be waited for. Zero: not permitted.
-        println!(
-            "{}",
-            if trace::by_parent() {
-                rustix::thread::gettid().as_raw_pid()
-            } else {
-                0
-            }
-        );
+        println!("{}", if trace::by_parent() { rustix::thread::gettid().as_raw_pid() } else { 0 });
         trace::stop();
         return one_life(&directory);
     }
@@ -194,11 +165,7 @@ fn killed_at_every_system_call() {
         let mut output = BufReader::new(process.take_output());
         let thread = loop {
             let mut line = String::new();
-            assert_ne!(
-                output.read_line(&mut line).unwrap(),
-                0,
-                "the traced process says nothing"
-            );
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the traced process says nothing");
             // The test harness may have begun the line.
             if let Some(Ok(thread)) = line.split_whitespace().last().map(str::parse) {
                 break thread;
@@ -217,11 +184,7 @@ fn killed_at_every_system_call() {
         process.kill();
         // Another finds a slot, and nothing of the dead one stays.
         let next = Registry::join(&options(&directory)).unwrap();
-        assert_eq!(
-            scratch.files(),
-            Scratch::expected_files(&[&context.member, &next]),
-            "after {stops} stops"
-        );
+        assert_eq!(scratch.files(), Scratch::expected_files(&[&context.member, &next]), "after {stops} stops");
         assert_eq!(next.live_slots().len(), 2);
         drop(next);
         // The living talk on.
@@ -273,14 +236,7 @@ mod trace {
             }
             if stop < stops {
                 // SAFETY: a stopped tracee of this thread; no pointers are used.
-                unsafe {
-                    libc::ptrace(
-                        libc::PTRACE_SYSCALL,
-                        thread,
-                        null_mut::<()>(),
-                        null_mut::<()>(),
-                    )
-                };
+                unsafe { libc::ptrace(libc::PTRACE_SYSCALL, thread, null_mut::<()>(), null_mut::<()>()) };
             }
         }
         false

@@ -29,9 +29,7 @@ fn exchange(context: &mut Context, frames: u64) {
             sent += 1;
         }
         let before = received;
-        context
-            .receiver
-            .poll_frames(64, |frame| take(&mut received, peer, frame));
+        context.receiver.poll_frames(64, |frame| take(&mut received, peer, frame));
         if received == before && blocked && (sent < frames || received < frames) {
             context.poll_or_sleep(|frame| take(&mut received, peer, frame));
         }

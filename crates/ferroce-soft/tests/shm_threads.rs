@@ -17,9 +17,7 @@ fn many_to_one() {
     let scratch = Scratch::new();
     let mut receiver = Context::join(&scratch.path());
     let target = receiver.member.slot();
-    let senders: Vec<_> = (0..SENDERS)
-        .map(|_| Context::join(&scratch.path()))
-        .collect();
+    let senders: Vec<_> = (0..SENDERS).map(|_| Context::join(&scratch.path())).collect();
     std::thread::scope(|scope| {
         for sender in &senders {
             let member = &sender.member;
@@ -42,13 +40,7 @@ fn many_to_one() {
         while left > 0 {
             receiver.poll_or_sleep(|frame| {
                 let number = next.entry((frame.slot, frame.tag)).or_default();
-                assert_eq!(
-                    check(
-                        frame.bytes,
-                        u64::from(frame.slot) << 8 | u64::from(frame.tag)
-                    ),
-                    *number
-                );
+                assert_eq!(check(frame.bytes, u64::from(frame.slot) << 8 | u64::from(frame.tag)), *number);
                 assert_eq!(frame.bytes.len(), length(*number));
                 *number += 1;
                 left -= 1;

@@ -30,9 +30,7 @@ impl Scratch {
 
     pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path()).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -51,11 +49,7 @@ impl Scratch {
 }
 
 pub(crate) fn options(directory: &Path) -> JoinOptions {
-    JoinOptions {
-        directory: Some(directory.into()),
-        patience: Duration::from_secs(60),
-        ..JoinOptions::default()
-    }
+    JoinOptions { directory: Some(directory.into()), patience: Duration::from_secs(60), ..JoinOptions::default() }
 }
 
 pub(crate) fn join(directory: &Path) -> Arc<Membership> {
@@ -80,10 +74,7 @@ pub(crate) fn role() -> Option<(String, PathBuf)> {
 /// A command that runs the named test of this binary again, in another role.
 pub(crate) fn command(test: &str, role: &str, directory: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(DIRECTORY, directory);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ROLE, role).env(DIRECTORY, directory);
     command
 }
 
@@ -136,11 +127,7 @@ impl Context {
         let member = join(directory);
         let sender = ShmSender::new(member.clone()).unwrap();
         let receiver = ShmReceiver::new(member.clone()).unwrap();
-        Self {
-            member,
-            sender,
-            receiver,
-        }
+        Self { member, sender, receiver }
     }
 
     /// Polls; sleeps first if there is nothing, until somebody wakes this context.
@@ -154,21 +141,12 @@ impl Context {
     }
 
     fn sleep(&self) {
-        let mut fds = [PollFd::from_borrowed_fd(
-            self.member.wake_fd(),
-            PollFlags::IN,
-        )];
+        let mut fds = [PollFd::from_borrowed_fd(self.member.wake_fd(), PollFlags::IN)];
         while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
     }
 
     /// Sends a frame if there is room. If not, asks to be woken; false may also mean that it is worth trying again.
-    pub(crate) fn send(
-        &self,
-        slot: u8,
-        length: usize,
-        tag: u32,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
+    pub(crate) fn send(&self, slot: u8, length: usize, tag: u32, fill: impl FnOnce(&mut [u8])) -> bool {
         let Ok(lane) = self.sender.lane(slot) else {
             return true;
         };
@@ -223,11 +201,7 @@ pub(crate) fn check(bytes: &[u8], who: u64) -> u64 {
     let number = u64::from_le_bytes(head.try_into().unwrap());
     let seed = mix(who ^ number << 16);
     for (at, chunk) in body.chunks(8).enumerate() {
-        assert_eq!(
-            chunk,
-            &seed.wrapping_mul(at as u64 + 1).to_le_bytes()[..chunk.len()],
-            "a torn frame"
-        );
+        assert_eq!(chunk, &seed.wrapping_mul(at as u64 + 1).to_le_bytes()[..chunk.len()], "a torn frame");
     }
     number
 }
