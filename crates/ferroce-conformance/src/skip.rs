@@ -16,7 +16,7 @@ impl SkipList {
         Self::default()
     }
 
-    /// Leaves out the cases whose name matches `pattern` (see [`matches`]) because of `reason`, which the report repeats.
+    /// Leaves out the cases whose name matches `pattern` (see [`matches()`]) because of `reason`, which the report repeats.
     #[must_use]
     pub fn skip(mut self, pattern: &str, reason: &str) -> Self {
         self.entries.push(Skip { pattern: pattern.into(), reason: reason.into() });

@@ -1,12 +1,10 @@
 //! `ferroce perf` and `ferroce demo` between two processes.
 
-mod support;
-
+use crate::support::{both, ferroce, free_port, run, server, start};
 use serde_json::Value;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{both, ferroce, free_port, run, server, start};
 
 const OPS: [&str; 4] = ["send", "write", "read", "atomic"];
 
@@ -156,7 +154,7 @@ fn links_and_mtus_that_do_not_match_are_named() {
 }
 
 /// Starts both ends of an endless measurement and waits until it is on: the server then takes no other client.
-fn endless(link: &str) -> (support::Running, support::Running) {
+fn endless(link: &str) -> (crate::support::Running, crate::support::Running) {
     let port = free_port();
     let server = server(&["perf", "send", "--lat"], &port);
     let mut command = ferroce(&["perf", "send", "--lat", "-D", "3600", "--link", link, "127.0.0.1", "-p", &port]);

@@ -1,10 +1,8 @@
 //! `ferroce pingpong` between two processes.
 
-mod support;
-
+use crate::support::{both, ferroce, free_port, run, server, start};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use support::{both, ferroce, free_port, run, server, start};
 
 /// Options of both ends: data is checked, results are JSON, and a loaded machine is no failure.
 const COMMON: [&str; 4] = ["-c", "--json", "--timeout", "60"];

@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The tool, with nothing in its environment that changes what it does.
-pub fn ferroce(args: &[&str]) -> Command {
+pub(crate) fn ferroce(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
     for name in ["FERROCE_DEVICE", "FERROCE_LINK", "FERROCE_CAPTURE", "FERROCE_FAULT", "FERROCE_LOG"] {
         command.env_remove(name);
@@ -20,26 +20,26 @@ pub fn ferroce(args: &[&str]) -> Command {
 
 /// How a run of the tool ended.
 #[derive(Debug)]
-pub struct Ended {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ended {
     /// Its one JSON document.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// The same, after checking that it succeeded.
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
     }
 
     /// The same, after checking that it failed with `code` and said `part`.
-    pub fn failed(self, code: i32, part: &str) -> Self {
+    pub(crate) fn failed(self, code: i32, part: &str) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert!(self.err.contains(part), "no {part:?} in {self:?}");
         self
@@ -47,13 +47,13 @@ impl Ended {
 }
 
 /// A process; it is killed when it is dropped.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     out: NamedTempFile,
     err: NamedTempFile,
 }
 
-pub fn start(mut command: Command) -> Running {
+pub(crate) fn start(mut command: Command) -> Running {
     let (out, err) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
     let child =
         command.stdin(Stdio::null()).stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap()).spawn().unwrap();
@@ -61,12 +61,12 @@ pub fn start(mut command: Command) -> Running {
 }
 
 impl Running {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits until it has said `part` on stderr.
-    pub fn says(&mut self, part: &str) {
+    pub(crate) fn says(&mut self, part: &str) {
         let give_up = Instant::now() + PATIENCE;
         while !read(&self.err).contains(part) {
             let running = self.child.try_wait().unwrap().is_none();
@@ -77,7 +77,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn end(&mut self) -> Ended {
+    pub(crate) fn end(&mut self) -> Ended {
         let give_up = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -90,7 +90,7 @@ impl Running {
     }
 
     /// Kills it as `kill -9` does.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -108,24 +108,24 @@ fn read(file: &NamedTempFile) -> String {
 }
 
 /// Runs the tool to its end.
-pub fn run(args: &[&str]) -> Ended {
+pub(crate) fn run(args: &[&str]) -> Ended {
     start(ferroce(args)).end()
 }
 
 /// A TCP port that nobody listens on.
-pub fn free_port() -> String {
+pub(crate) fn free_port() -> String {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 /// A server with `args` that is ready for a client on the port given.
-pub fn server(args: &[&str], port: &str) -> Running {
+pub(crate) fn server(args: &[&str], port: &str) -> Running {
     let mut server = start(ferroce(&[args, &["-p", port]].concat()));
     server.says("waiting for a client");
     server
 }
 
 /// Runs both ends: a server, and a client that reaches it at `host`.
-pub fn both(server_args: &[&str], client_args: &[&str], host: &str) -> (Ended, Ended) {
+pub(crate) fn both(server_args: &[&str], client_args: &[&str], host: &str) -> (Ended, Ended) {
     let port = free_port();
     let mut server = server(server_args, &port);
     let client = run(&[client_args, &["-p", &port, host]].concat());

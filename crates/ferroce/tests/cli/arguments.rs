@@ -1,8 +1,6 @@
 //! The tool without a peer: help, bad arguments, what is missing.
 
-mod support;
-
-use support::{ferroce, free_port, run, server, start};
+use crate::support::{ferroce, free_port, run, server, start};
 
 #[test]
 fn every_command_has_help_with_examples() {

@@ -1,0 +1,6 @@
+//! The tool from end to end: its binary, two processes, real devices.
+
+mod arguments;
+mod perf;
+mod pingpong;
+mod support;
