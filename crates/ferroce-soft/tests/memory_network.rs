@@ -7,7 +7,6 @@ use ferroce_verbs::{
     WcStatus, WorkCompletion,
 };
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,12 +67,12 @@ fn bad_network(seed: u64) -> MemoryConfig {
 /// Sends, writes and reads 64 KiB each; returns what the network did, in a hash.
 fn exchange(config: MemoryConfig) -> u64 {
     let network = MemoryNetwork::new(config);
-    let trace = Arc::new(AtomicU64::new(0));
+    let trace = Arc::new(Mutex::new(0_u64));
     let sink = trace.clone();
     network.observe(move |event| {
+        let mut hash = sink.lock().unwrap();
         for part in [event.at.as_nanos() as u64, event.kind as u64, event.packet.len() as u64] {
-            let hash = sink.load(Relaxed);
-            sink.store((hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95), Relaxed);
+            *hash = (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
         }
     });
     let (a, b) = pair(&network);
@@ -101,8 +100,8 @@ fn exchange(config: MemoryConfig) -> u64 {
     assert!(network.run_until_idle(Duration::from_secs(10)));
     let stats = network.stats();
     assert!(stats.is_consistent() && stats.in_flight == 0, "{stats:?}");
-    let hash = trace.lock().unwrap();
-    *hash
+    drop(network);
+    Arc::into_inner(trace).unwrap().into_inner().unwrap()
 }
 
 #[test]
@@ -216,8 +215,6 @@ fn multicast_reaches_every_member() {
         end.qp.attach_mcast(group).unwrap();
     }
     ends[3].qp.detach_mcast(group).unwrap();
-    let pd = ends[0].context.alloc_pd().unwrap();
-    drop(pd);
     let sender = network.host(ip(4)).open().unwrap();
     let pd = sender.alloc_pd().unwrap();
     let cq = sender.create_cq(8, None).unwrap();

@@ -80,7 +80,7 @@ fn what_is_not_there_is_said_with_what_there_is() {
 
 #[test]
 fn failures_are_json_too() {
-    let json = run(&["pingpong", "rc", "--json", "-g", "9999"]).failed(3, "hint").json();
+    let json = run(&["pingpong", "rc", "--json", "-g", "9999"]).failed(3, "the device has").json();
     assert!(json["error"]["message"].as_str().unwrap().contains("GID index 9999"), "{json}");
     assert_eq!(json["error"]["exit_code"], 3);
     let json = run(&["perf", "send", "--lat", "--json", "127.0.0.1", "-p", &free_port()]).failed(1, "hint").json();
