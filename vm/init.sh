@@ -40,6 +40,8 @@ done </modules/order
 # Unreliable transports have no flow control: a message has to fit the receiver's socket buffer.
 echo 8388608 >/proc/sys/net/core/rmem_max
 
+echo 16384 >/proc/sys/net/core/netdev_max_backlog
+
 ip=/usr/bin/ip
 # Addresses are used at once; nobody else can have them.
 for all in all default; do echo 0 >"/proc/sys/net/ipv6/conf/$all/accept_dad"; done

@@ -2,22 +2,48 @@
 //!
 //! `CONFORMANCE_FILTER=text` runs the cases whose name contains the text, `CONFORMANCE_VERBOSE=1` lists those that pass.
 
-use ferroce_conformance::{Case, CaseReport, OneDevice, Options, SkipList, Testbed, Verdict, cases, run};
+use ferroce_conformance::{Case, CaseReport, End, OneDevice, Options, Side, SkipList, Testbed, Verdict, cases, run};
 use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
-/// The address belongs to one registry at a time, so all tests of this process share one. The device makes the directory
-/// itself, closed to others.
+/// A network namespace for each case. Contexts of other cases that come and go would share its UDP port: the kernel renumbers the
+/// sockets of a port when one goes, and until it is told, packets take a detour in which unreliable ones may be overtaken.
+struct Isolated(SoftConfig);
+
+impl Testbed for Isolated {
+    fn open(&self, end: End) -> ferroce_verbs::Result<Side> {
+        let own = || std::fs::read_link("/proc/thread-self/ns/net").expect("the thread's namespace");
+        let mut namespace = own();
+        if namespace == std::fs::read_link("/proc/self/ns/net").expect("the process's namespace") {
+            isolate();
+            namespace = own();
+        }
+        let directory = runtime_dir().join(namespace);
+        let config = SoftConfig { runtime_dir: Some(directory), ..self.0.clone() };
+        OneDevice::new(Arc::new(SoftDevice::new(config)), None).open(end)
+    }
+}
+
+fn isolate() {
+    use rustix::thread::UnshareFlags;
+    let user = if rustix::process::geteuid().is_root() { UnshareFlags::empty() } else { UnshareFlags::NEWUSER };
+    // SAFETY: no file descriptor table is unshared, which is what the function warns of.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET | user) }
+        .expect("a network namespace, for which root or user namespaces are needed");
+    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.expect("ip, from the package iproute2").success());
+}
+
+/// Where the registries of all cases are.
 fn runtime_dir() -> PathBuf {
     static DIR: OnceLock<TempDir> = OnceLock::new();
-    DIR.get_or_init(|| tempfile::tempdir().expect("a directory for the registry")).path().join("registry")
+    DIR.get_or_init(|| tempfile::tempdir().expect("a directory for the registries")).path().to_owned()
 }
 
 fn check(name: &str, config: SoftConfig, cases: Vec<Case>, skip: SkipList) {
-    let config = SoftConfig { runtime_dir: Some(runtime_dir()), ..config };
-    let testbed: Arc<dyn Testbed> = Arc::new(OneDevice::new(Arc::new(SoftDevice::new(config)), None));
+    let testbed: Arc<dyn Testbed> = Arc::new(Isolated(config));
     let filter = std::env::var("CONFORMANCE_FILTER").ok();
     let verbose = std::env::var_os("CONFORMANCE_VERBOSE").is_some();
     let options = Options { filter, skip, workers: 2, ..Options::default() };

@@ -62,6 +62,10 @@ pub(crate) struct Port {
     /// Faults for what goes through shared memory; UDP has its own.
     pub(super) shm_faults: Option<Mutex<FaultInjector>>,
     pub(super) strays: AtomicU64,
+    /// Those who poll do not look at the socket: epoll has to.
+    pub(super) udp_cold: AtomicBool,
+    /// Epoll saw something in the socket: whoever makes the next round takes it.
+    pub(super) udp_pending: AtomicBool,
     pub(crate) kick: Arc<Kick>,
     epoch: Instant,
     now: AtomicU64,
@@ -194,6 +198,8 @@ impl Port {
             gids,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
+            udp_cold: AtomicBool::new(true),
+            udp_pending: AtomicBool::new(false),
             kick: Arc::new(Kick::new()?),
             epoch: Instant::now(),
             now: AtomicU64::new(0),

@@ -40,11 +40,6 @@ impl Rx {
         }
     }
 
-    /// Whether those who poll look at the socket at the moment.
-    pub(super) fn udp_is_hot(&self) -> bool {
-        self.udp_hot != 0
-    }
-
     /// One round: takes in what came, sends what it leads to. Returns whether there was anything.
     pub(super) fn round(&mut self, port: &Port, engine: &Engine, who: Who) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
@@ -63,7 +58,8 @@ impl Rx {
         }
         let patient = who == Who::Poller && port.driver_ticks();
         busy |= self.receive_shm(port, engine, patient);
-        if who == Who::Driver || self.udp_hot != 0 {
+        if who == Who::Driver || self.udp_hot != 0 || port.udp_pending.load(Ordering::Relaxed) {
+            port.udp_pending.store(false, Ordering::Relaxed);
             busy |= self.receive_udp(port, engine, patient);
         }
         if !self.wants.is_empty() {
@@ -136,11 +132,17 @@ impl Rx {
         }
         match received {
             Ok(0) => {
+                if self.udp_hot == 1 {
+                    // From now on the driver's thread watches the socket.
+                    port.udp_cold.store(true, Ordering::Release);
+                    port.kick.wake();
+                }
                 self.udp_hot = self.udp_hot.saturating_sub(1);
                 false
             }
             Ok(_) => {
                 self.udp_hot = UDP_PATIENCE;
+                port.udp_cold.store(false, Ordering::Relaxed);
                 true
             }
             Err(error) => {

@@ -70,7 +70,7 @@ impl Driver {
         self.port.kick.set_ticks(true);
         let before = self.port.kick.streak();
         let now = self.port.refresh_now();
-        let cold = self.port.rx.try_lock().is_some_and(|rx| !rx.udp_is_hot());
+        let cold = self.port.udp_cold.load(Ordering::Acquire);
         if cold {
             self.arm_udp();
         }
@@ -149,7 +149,10 @@ impl Driver {
         let Ok(count) = epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) else { return };
         for event in &events[..count] {
             match event.data.u64() {
-                UDP => self.udp_armed = false,
+                UDP => {
+                    self.udp_armed = false;
+                    self.port.udp_pending.store(true, Ordering::Release);
+                }
                 WAKE => {
                     self.port.membership.drain_wake();
                 }
