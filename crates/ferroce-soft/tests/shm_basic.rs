@@ -41,7 +41,7 @@ fn files(directory: &Path) -> Vec<String> {
 
 #[test]
 fn frames_go_round() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (a, b) = (join(directory.path()), join(directory.path()));
     assert_eq!((a.slot(), b.slot()), (0, 1));
     assert_ne!(a.incarnation(), b.incarnation());
@@ -70,7 +70,7 @@ fn frames_go_round() {
 
 #[test]
 fn one_sender_and_one_receiver() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let a = join(directory.path());
     let sender = ShmSender::new(a.clone()).unwrap();
     assert!(ShmSender::new(a.clone()).is_err());
@@ -93,7 +93,7 @@ fn one_sender_and_one_receiver() {
 
 #[test]
 fn leaving_frees_slot_and_files() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let a = join(directory.path());
     let b = join(directory.path());
     let sender = ShmSender::new(a.clone()).unwrap();
@@ -120,7 +120,7 @@ fn leaving_frees_slot_and_files() {
 
 #[test]
 fn all_slots_taken() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let members: Vec<_> = (0..254).map(|_| join(directory.path())).collect();
     let error = Registry::join(&options(directory.path())).unwrap_err();
     assert!(matches!(error, JoinError::Full { .. }), "{error}");
@@ -131,7 +131,7 @@ fn all_slots_taken() {
 
 #[test]
 fn a_new_incarnation_is_noticed() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let a = join(directory.path());
     let mut receiver = ShmReceiver::new(a.clone()).unwrap();
     let mut seen = Vec::new();
@@ -153,4 +153,49 @@ fn a_new_incarnation_is_noticed() {
     assert_eq!(receiver.retire_dead(), 1);
     assert_eq!(receiver.counters().rings_retired, 1);
     assert_eq!(receiver.retire_dead(), 0);
+}
+
+#[test]
+fn room_wakes_the_sender_that_waits() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (a, b) = (join(directory.path()), join(directory.path()));
+    let sender = ShmSender::new(a.clone()).unwrap();
+    let mut receiver = ShmReceiver::new(b.clone()).unwrap();
+    let mut sent = 0;
+    while send(&sender, 1, 0, &[1; 4000]) {
+        sent += 1;
+    }
+    assert!(sender.lane(1).unwrap().lock().request_space_wakeup());
+    assert!(!a.drain_wake());
+    assert_eq!(receive(&mut receiver).len(), sent);
+    assert!(a.drain_wake());
+    assert_eq!(receiver.counters().space_wakeups, 1);
+    // There is room now: nothing to wait for, and nobody is woken for what nobody waits for.
+    assert!(!sender.lane(1).unwrap().lock().request_space_wakeup());
+    for _ in 0..2 * sent {
+        assert!(send(&sender, 1, 0, &[2; 4000]));
+        assert_eq!(receive(&mut receiver).len(), 1);
+    }
+    assert!(!a.drain_wake());
+}
+
+#[test]
+fn a_sleeper_is_woken_once() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (a, b) = (join(directory.path()), join(directory.path()));
+    let sender = ShmSender::new(a).unwrap();
+    let mut receiver = ShmReceiver::new(b.clone()).unwrap();
+    // A ring that was not there at the last poll is work too.
+    assert!(send(&sender, 1, 1, b"first"));
+    assert!(!receiver.prepare_sleep());
+    assert!(!b.drain_wake());
+    assert_eq!(receive(&mut receiver).len(), 1);
+    assert!(receiver.prepare_sleep());
+    assert!(send(&sender, 1, 2, b"second"));
+    assert!(b.drain_wake());
+    // The sign is down: the next one costs the sender no system call.
+    assert!(send(&sender, 1, 3, b"third"));
+    assert!(!b.drain_wake());
+    receiver.cancel_sleep();
+    assert_eq!(receive(&mut receiver).len(), 2);
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use ferroce_soft::host::Registry;
+use ferroce_soft::host::{LockError, Registry};
 use ferroce_soft::link::shm::Frame;
 use rand::Rng;
 use shm_support::{Context, Process, Scratch, check, command, fill, join, length, options, role, watchdog};
@@ -110,7 +110,10 @@ fn killed_at_random() {
         let (role, mut process) = mortals.swap_remove(victim);
         process.kill();
         mortals.push((role, spawn(role)));
-        context.member.reap().unwrap();
+        // On a busy machine somebody may hold the lock for longer than this is ready to wait.
+        while let Err(error) = context.member.reap() {
+            assert!(matches!(error, LockError::Busy { .. }), "{error}");
+        }
         context.sender.detach_dead();
         context.receiver.retire_dead();
         // The survivor still sends, and what it sends is received.
@@ -126,14 +129,20 @@ fn killed_at_random() {
     assert_eq!(scratch.files(), Scratch::expected_files(&[&context.member]));
     assert_eq!(context.member.live_slots().len(), 1);
     // What they had sent is read, and then their rings are given back.
-    while context.receiver.poll_frames(256, |frame| traffic.receive(frame)) > 0 {}
+    assert_rings_are_given_back(&mut context, &mut traffic, &directory);
+}
+
+/// With all others dead, reads what they sent and gives their rings back: of the segment only the control page and the
+/// ring to itself have storage.
+fn assert_rings_are_given_back(context: &mut Context, traffic: &mut Traffic, directory: &Path) {
+    while !context.receiver.prepare_sleep() {
+        context.receiver.poll_frames(256, |frame| traffic.receive(frame));
+    }
+    context.receiver.cancel_sleep();
     context.receiver.retire_dead();
-    assert_eq!(traffic.received.values().filter(|received| **received > 0).count(), traffic.received.len());
-    let blocks = std::os::unix::fs::MetadataExt::blocks(
-        &std::fs::metadata(directory.join(format!("slot-0-{}", context.member.incarnation()))).unwrap(),
-    );
-    // The control page and the ring to itself.
-    assert!(blocks * 512 <= 2 * 4096 + (512 << 10), "{blocks} blocks are still in use");
+    let segment = directory.join(format!("slot-{}-{}", context.member.slot(), context.member.incarnation()));
+    let bytes = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(segment).unwrap()) * 512;
+    assert!(bytes <= 2 * 4096 + (512 << 10), "{bytes} bytes are still in use");
 }
 
 /// What the traced process does: joins, talks to the one who lives, leaves.
@@ -190,7 +199,7 @@ fn killed_at_every_system_call() {
         // The living talk on.
         turn(&mut context, &mut traffic);
         turn(&mut context, &mut traffic);
-        context.receiver.retire_dead();
+        assert_rings_are_given_back(&mut context, &mut traffic, &directory);
         assert!(traffic.received[&context.member.incarnation()] > 0);
         if ended {
             break;

@@ -27,6 +27,9 @@ pub(crate) struct Control {
     pub(crate) sleeping: Line<AtomicU64>,
     /// Bit `s` is set once slot `s` has a ring here.
     pub(crate) active: Line<[AtomicU64; 4]>,
+    /// Bit `s` is set before slot `s` reserves storage for its ring here. A sender that is killed before it sets the other
+    /// bit leaves a ring that nobody reads, but not one that nobody can give back.
+    pub(crate) claimed: Line<[AtomicU64; 4]>,
 }
 
 /// A value on cache lines of its own; two, because the hardware fetches pairs.
@@ -226,6 +229,8 @@ impl PeerSegment {
     /// Reserves and maps the ring of a sender.
     pub(crate) fn map_ring(&self, sender: u8) -> Result<Mapping, SegmentError> {
         let (at, bytes) = (self.geometry.ring(sender) as u64, self.geometry.stride());
+        let claimed = &self.control.view::<Control>(0).claimed.0;
+        claimed[usize::from(sender / 64)].fetch_or(1 << (sender % 64), Ordering::Relaxed);
         reserve::reserve(self.file.as_fd(), at, bytes as u64).map_err(|e| {
             if no_space(&e) { SegmentError::NoSpace(e) } else { SegmentError::Io("reserve room in", e) }
         })?;

@@ -134,7 +134,7 @@ impl ShmReceiver {
         let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
         let sign = &self.membership.segment().control().sleeping.0;
         doorbell::fall_asleep(sign, sleep, || {
-            self.active() != self.known || self.rings.iter().any(|ring| ring.consumer.is_ready())
+            self.has_new(self.active()) || self.rings.iter().any(|ring| ring.consumer.is_ready())
         })
     }
 
@@ -148,7 +148,8 @@ impl ShmReceiver {
     /// For now and then: each ring that nobody uses any more costs memory and a little time in each poll. Takes the
     /// registry's lock if there is something to do; if that is busy, does nothing.
     pub fn retire_dead(&mut self) -> usize {
-        let bits = self.known;
+        let claimed = &self.membership.segment().control().claimed.0;
+        let bits: [u64; 4] = std::array::from_fn(|at| self.known[at] | claimed[at].load(Ordering::Relaxed));
         let gone = |slot: &u8| has(&bits, *slot) && self.membership.peer(*slot).is_none();
         let candidates: Vec<u8> = (0..SLOTS as u8).filter(gone).collect();
         if candidates.is_empty() {
@@ -169,12 +170,16 @@ impl ShmReceiver {
     /// Under the registry's lock: nobody can take a free slot meanwhile, so nobody can begin to write to its ring.
     fn retire(&mut self, slot: u8) -> bool {
         let at = self.rings.iter().position(|ring| ring.slot == slot);
-        let unread = at.is_some_and(|at| self.rings[at].consumer.is_ready());
+        // A ring that is active and not opened yet may hold frames: the next poll opens it.
+        let unopened = has(&self.active(), slot) && !has(&self.known, slot);
+        let unread = unopened || at.is_some_and(|at| self.rings[at].consumer.is_ready());
         if unread || self.membership.peer(slot).is_some() || self.membership.segment().release_ring(slot).is_err() {
             return false;
         }
         let (word, bit) = (usize::from(slot / 64), 1 << (slot % 64));
-        self.membership.segment().control().active.0[word].fetch_and(!bit, Ordering::Relaxed);
+        let control = self.membership.segment().control();
+        control.active.0[word].fetch_and(!bit, Ordering::Relaxed);
+        control.claimed.0[word].fetch_and(!bit, Ordering::Relaxed);
         self.known[word] &= !bit;
         if let Some(at) = at {
             self.rings.swap_remove(at);
