@@ -17,12 +17,16 @@ pub(super) fn add(all: &mut Vec<Case>) {
 /// IBTA 9.6: the queue pair number of multicast.
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// A group of the kind of address that both ends use.
-fn group(env: &Env, number: u8) -> Gid {
+/// A group of the kind of address that both ends use, and that nobody else uses: cases may run side by side, so its number
+/// is made of that of a queue pair.
+fn group(env: &Env, end: &Endpoint) -> Gid {
+    let [_, high, middle, low] = end.qp.qp_num().to_be_bytes();
     match env.a.gid.ip() {
-        IpAddr::V4(_) => Ipv4Addr::new(239, 77, 0, number).into(),
+        IpAddr::V4(_) => Ipv4Addr::new(239, high, middle, low).into(),
         // Link-local scope, transient.
-        IpAddr::V6(_) => Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x77, u16::from(number)).into(),
+        IpAddr::V6(_) => {
+            Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0x77, u16::from(high), u16::from_be_bytes([middle, low])).into()
+        }
     }
 }
 
@@ -40,7 +44,7 @@ impl Bench {
         }
         let build = Build::new(QpType::Ud);
         let (a, b) = (build.ud_at(env, &env.a)?, build.ud_at(env, &env.b)?);
-        let group = group(env, 1);
+        let group = group(env, &b);
         let ah = a.pd.create_ah(&AhAttr {
             grh: Some(GlobalRoute { hop_limit: 1, ..GlobalRoute::new(group, env.a.gid.index) }),
             ..Link::route(&env.a, &env.b)
@@ -124,7 +128,7 @@ fn only_what_it_joined(env: &Env) -> CaseResult {
     let marker = Marker::new(env)?;
     let target = bench.b.memory(128)?;
     bench.b.post_recv(5, &[target.mr.sge(..)?])?;
-    bench.b.qp.attach_mcast(group(env, 2))?;
+    bench.b.qp.attach_mcast(group(env, &bench.a))?;
     let source = bench.a.memory(64)?;
     bench.send(&source, bench.dest())?;
     marker.pass()?;
