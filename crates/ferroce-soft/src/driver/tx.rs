@@ -22,8 +22,8 @@ pub(super) fn put_prefix(out: &mut [u8], src: IpAddr, dst: IpAddr, tos: u8, ttl:
     out[32..PREFIX].copy_from_slice(&[tos, ttl, 0, 0]);
 }
 
-/// Puts packets into the links, for one call of one thread: consecutive packets for one peer share one lock, one wake-up and,
-/// over UDP, one system call. What was put leaves when this is dropped.
+/// Puts packets into the links, for one call of one thread: consecutive packets of a queue pair share one lock, one wake-up and,
+/// over UDP, one system call. What was put leaves when it is flushed or this is dropped.
 pub(super) struct HostTx<'a> {
     port: &'a Port,
     lane: Option<(u8, LaneGuard<'a>)>,
@@ -169,7 +169,9 @@ impl PacketTx for HostTx<'_> {
 
     #[inline]
     fn flush(&mut self) {
-        // A lane publishes each frame as it is committed; only the socket has a batch to be sent.
+        // A lane is locked after a queue pair, never before one: whoever goes on to the next queue pair must not hold it, or
+        // waits for a thread that holds that queue pair and waits for the lane.
+        self.lane = None;
         if let Some(batch) = &mut self.udp {
             batch.flush();
         }

@@ -4,7 +4,8 @@
 //! an [`EventSink`]. That is what lets one engine run over UDP, over shared memory, inside a simulator and inside a
 //! fuzzer.
 //!
-//! Locks, in the order in which they are taken: a queue pair, a receive queue, a completion queue. None is shared by
+//! Locks, in the order in which they are taken: a queue pair, then a receive queue, a completion queue or a
+//! lane of the link. None is shared by
 //! all queue pairs on the data path.
 
 mod counters;

@@ -47,7 +47,8 @@ pub(crate) trait PacketTx {
     fn commit(&mut self);
 
     /// What was committed leaves before anything that another thread commits from now on. Called with the queue pair's lock
-    /// held, so that its packets leave in the order of their PSNs whoever sends them. Never blocks.
+    /// held, so that its packets leave in the order of their PSNs whoever sends them. Gives back all locks of the link, so
+    /// that none is held when the next queue pair's is taken. Never blocks.
     fn flush(&mut self);
 }
 
