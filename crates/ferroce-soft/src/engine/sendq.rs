@@ -36,7 +36,7 @@ impl SendWqe {
 
     /// A read or atomic: it is complete when its response came, not when it is acknowledged.
     pub(crate) fn has_response(&self) -> bool {
-        matches!(self.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+        has_response(&self.op)
     }
 
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
@@ -48,6 +48,11 @@ impl SendWqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         }
     }
+}
+
+/// Whether the peer answers with more than an acknowledgement: a read or atomic.
+pub(crate) fn has_response(op: &SendOp) -> bool {
+    matches!(op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
 
 /// The send queue: a ring of work requests. Positions count up for ever and are masked for use.
@@ -108,6 +113,16 @@ impl SendQueue {
     #[inline]
     pub(crate) fn get_mut(&mut self, position: u32) -> &mut SendWqe {
         &mut self.ring[(position & self.mask) as usize]
+    }
+
+    /// Takes the oldest out, which is to be reported or forgotten now, and lets go of its destination.
+    #[inline]
+    pub(crate) fn take_head(&mut self) -> &SendWqe {
+        let at = (self.head & self.mask) as usize;
+        self.head = self.head.wrapping_add(1);
+        let wqe = &mut self.ring[at];
+        wqe.dest = None;
+        wqe
     }
 
     /// The scatter/gather list of the send at `position`.
@@ -210,8 +225,7 @@ fn check_op(qp_type: QpType, wr: &SendWr<'_>) -> Result<(), Error> {
         (_, SendOp::Read { .. }) => return unsupported("RDMA read"),
         (_, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => return unsupported("atomics"),
     }
-    let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    if reads && matches!(wr.data, Data::Inline(_)) {
+    if has_response(&wr.op) && matches!(wr.data, Data::Inline(_)) {
         return Err(Error::invalid("inline data", "reads and atomics need memory for their result"));
     }
     match (qp_type, wr.ud) {

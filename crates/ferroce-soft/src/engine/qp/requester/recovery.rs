@@ -1,0 +1,126 @@
+//! What is done about what was lost, and how the queue ends when that does not help.
+
+use super::super::Cx;
+use super::window::flow;
+use super::{Requester, SendFailed};
+use crate::engine::{Nanos, count};
+use ferroce_verbs::{WcStatus, WorkCompletion};
+
+/// Why a send is sent again.
+pub(super) enum Resend {
+    Sequence,
+    Timeout,
+    Implied,
+}
+
+impl Requester {
+    pub(super) fn resend(&mut self, cx: &Cx<'_>, why: Resend) -> Result<(), SendFailed> {
+        // Packets beyond a gap that arrive twice or out of order make the peer report it more than once before anything sent
+        // again can reach it. Only the first report counts as a retry (and as congestion); if going back does not help, the
+        // ACK timer counts the rest. Without a timer every report has to, or there would be no end.
+        let repeated = matches!(why, Resend::Sequence)
+            && self.sequence_at.replace(self.una) == Some(self.una)
+            && cx.conn.timeout != 0;
+        if !repeated {
+            if !matches!(why, Resend::Implied) {
+                if self.retries == 0 {
+                    count(&cx.engine.counters.retry_exceeded_err);
+                    return self.fail(cx, WcStatus::RetryExcErr);
+                }
+                self.retries -= 1;
+            }
+            if let Some(flow) = flow(cx) {
+                flow.lost();
+            }
+        }
+        self.rewind(cx);
+        Ok(())
+    }
+
+    /// Everything from the oldest unacknowledged packet on is sent again.
+    fn rewind(&mut self, cx: &Cx<'_>) {
+        self.release_flow(cx);
+        self.tx = self.una;
+        self.queue.next = self.queue.head;
+        self.reads = 0;
+        self.unasked = 0;
+    }
+
+    pub(super) fn on_rnr(&mut self, cx: &Cx<'_>, now: Nanos, timer: u8) -> Result<(), SendFailed> {
+        count(&cx.engine.counters.rcvd_rnr_err);
+        // The same answer again, as nothing was sent since.
+        if self.rnr_until.is_some() {
+            return Ok(());
+        }
+        // 7 means for ever (IBTA 9.7.5.2.8).
+        if cx.conn.rnr_retry != 7 {
+            if self.rnr_retries == 0 {
+                count(&cx.engine.counters.rnr_nak_retry_err);
+                return self.fail(cx, WcStatus::RnrRetryExcErr);
+            }
+            self.rnr_retries -= 1;
+        }
+        // The peer answers, so the next loss is the first again: a long wait for a receive must not use up the retries
+        // one lost answer after the other.
+        self.retries = cx.conn.retry_cnt;
+        self.rewind(cx);
+        self.rnr_until = Some(now + ferroce_verbs::rnr_timer(timer).as_nanos() as Nanos);
+        Ok(())
+    }
+
+    /// The timer that [`Requester::deadline`] asked for has expired.
+    pub(in crate::engine::qp) fn on_timer(&mut self, cx: &Cx<'_>, now: Nanos) -> Result<(), SendFailed> {
+        if let Some(until) = self.rnr_until {
+            if now >= until {
+                self.rnr_until = None;
+            }
+            return Ok(());
+        }
+        self.active = false;
+        if !self.outstanding() {
+            self.timer_mark = None;
+            return Ok(());
+        }
+        // Two expiries without progress in between make a timeout: it lies between one and two times what was set, where the
+        // specification allows one to four (IBTA 9.7.6.1.3).
+        if self.timer_mark.replace(self.una) != Some(self.una) {
+            return Ok(());
+        }
+        count(&cx.engine.counters.local_ack_timeout_err);
+        self.implied_at = None;
+        self.resend(cx, Resend::Timeout)
+    }
+
+    /// Completes the head with `status`.
+    pub(super) fn fail(&mut self, cx: &Cx<'_>, status: WcStatus) -> Result<(), SendFailed> {
+        if !self.queue.is_empty() {
+            let wqe = self.queue.take_head();
+            let mut wc = WorkCompletion::new(wqe.wr_id, wqe.wc_opcode(), cx.qp.qpn);
+            wc.status = status;
+            cx.qp.send_cq.push(wc, true);
+        }
+        Err(SendFailed)
+    }
+
+    /// Completes all that is queued as flushed.
+    pub(in crate::engine::qp) fn flush(&mut self, cx: &Cx<'_>) {
+        self.release_flow(cx);
+        self.rnr_until = None;
+        while !self.queue.is_empty() {
+            let _ = self.fail(cx, WcStatus::WrFlushErr);
+        }
+        self.queue.next = self.queue.head;
+        self.una = self.next_psn;
+        self.tx = self.next_psn;
+        self.sent = self.next_psn;
+        self.reads = 0;
+        self.active = false;
+    }
+
+    pub(super) fn release_flow(&mut self, cx: &Cx<'_>) {
+        let bytes = std::mem::take(&mut self.in_flight);
+        if let Some(flow) = flow(cx) {
+            flow.left(bytes);
+        }
+    }
+}
