@@ -17,23 +17,13 @@ impl Testbed for Isolated {
         let own = || std::fs::read_link("/proc/thread-self/ns/net").expect("the thread's namespace");
         let mut namespace = own();
         if namespace == std::fs::read_link("/proc/self/ns/net").expect("the process's namespace") {
-            isolate();
+            ferroce_testing::isolate();
             namespace = own();
         }
         let directory = runtime_dir().join(namespace);
         let config = SoftConfig { runtime_dir: Some(directory), ..self.0.clone() };
         OneDevice::new(Arc::new(SoftDevice::new(config)), None).open(end)
     }
-}
-
-fn isolate() {
-    use rustix::thread::UnshareFlags;
-    let user = if rustix::process::geteuid().is_root() { UnshareFlags::empty() } else { UnshareFlags::NEWUSER };
-    // SAFETY: no file descriptor table is unshared, which is what the function warns of.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET | user) }
-        .expect("a network namespace, for which root or user namespaces are needed");
-    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.expect("ip, from the package iproute2").success());
 }
 
 /// Where the registries of all cases are.

@@ -19,6 +19,7 @@ pub mod host;
 pub mod link;
 pub mod memory;
 mod objects;
+mod random;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;

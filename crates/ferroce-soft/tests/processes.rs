@@ -160,21 +160,6 @@ fn worker(role: &str) {
 
 // ---- the one that starts and kills ----
 
-/// Moves this thread, and the processes that it starts, to a network namespace of its own: contexts that share port 4791
-/// share a registry too, and this test has one of its own.
-fn isolate() {
-    use rustix::thread::UnshareFlags;
-    let mut flags = UnshareFlags::NEWNET;
-    if !rustix::process::geteuid().is_root() {
-        flags |= UnshareFlags::NEWUSER;
-    }
-    // SAFETY: no file descriptor table is unshared, which is what the function warns of.
-    unsafe { rustix::thread::unshare_unsafe(flags) }
-        .expect("a network namespace, for which root or user namespaces are needed");
-    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip, from the package iproute2");
-    assert!(up.success());
-}
-
 struct Process {
     child: Child,
     stdin: ChildStdin,
@@ -262,7 +247,7 @@ fn killed_processes_hurt_nobody_else() {
     if let Ok(role) = std::env::var(ROLE) {
         return worker(&role);
     }
-    isolate();
+    ferroce_testing::isolate();
     let rounds: u32 = std::env::var("FERROCE_TEST_ROUNDS").map_or(100, |rounds| rounds.parse().unwrap());
     let seed: u64 = rand::random();
     println!("seed {seed}");

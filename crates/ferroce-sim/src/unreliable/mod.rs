@@ -21,6 +21,11 @@ pub(crate) fn run(scenario: Scenario, seed: u64, options: &Options) -> Result<Ou
     }
 }
 
+/// Names message `index` of `end`.
+fn key(end: usize, index: usize) -> u64 {
+    ((end as u64 + 1) << 32) | index as u64
+}
+
 /// A network for one run: a perfect one now and then, for which everything must arrive.
 fn network(seed: u64, random: &mut Random) -> MemoryConfig {
     let min_delay = Duration::from_nanos(random.below(10_000));

@@ -1,5 +1,5 @@
 use super::inbox::{Inbox, RECEIVE};
-use super::{ROUNDS, is_perfect, network};
+use super::{ROUNDS, is_perfect, key, network};
 use crate::arena::Area;
 use crate::failure::{Checked, Failure, ensure};
 use crate::pattern::{CONSUMED, message, pieces};
@@ -90,10 +90,6 @@ pub(super) fn run(seed: u64, mut random: Random, options: &Options) -> Result<Ou
     }
     world.traffic()?;
     world.finish()
-}
-
-fn key(end: usize, index: usize) -> u64 {
-    (end as u64 + 1) << 32 | index as u64
 }
 
 impl World {

@@ -4,24 +4,16 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::LocalAddr;
+use ferroce_verbs::Gid;
 
 /// Most entries of a table. More addresses than that have no GID.
 pub const MAX_GIDS: usize = 256;
-
-/// The GID of an address (IBTA annex A17, section A17.4.5.2): an IPv6 address is its own, an IPv4 address is mapped.
-#[must_use]
-pub fn gid_of(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
 
 /// An entry of a [`GidTable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The GID.
-    pub gid: [u8; 16],
+    pub gid: Gid,
     /// Where it comes from. Its interface may be down by now.
     pub addr: LocalAddr,
 }
@@ -53,10 +45,10 @@ pub struct GidTable {
 }
 
 /// What makes an entry the same entry: GID and interface, for link-local addresses repeat.
-type Key = ([u8; 16], u32);
+type Key = (Gid, u32);
 
 fn key(addr: &LocalAddr) -> Key {
-    (gid_of(addr.ip), addr.ifindex)
+    (Gid::from(addr.ip), addr.ifindex)
 }
 
 impl GidTable {
@@ -90,7 +82,7 @@ impl GidTable {
         let mut new: Vec<&LocalAddr> = now.into_values().filter(|addr| addr.up).collect();
         new.sort_by_key(|addr| (rank(addr), addr.ifindex, addr.ip));
         for addr in new {
-            let entry = Some(GidEntry { gid: gid_of(addr.ip), addr: addr.clone() });
+            let entry = Some(GidEntry { gid: Gid::from(addr.ip), addr: addr.clone() });
             let index = if table.slots.len() < MAX_GIDS {
                 table.slots.push(entry);
                 table.slots.len() - 1
@@ -115,7 +107,7 @@ impl GidTable {
     /// The first entry of an address, whatever its interface.
     #[must_use]
     pub fn find(&self, ip: IpAddr) -> Option<(usize, &GidEntry)> {
-        let gid = gid_of(ip);
+        let gid = Gid::from(ip);
         self.iter().find(|(_, entry)| entry.gid == gid)
     }
 
@@ -193,7 +185,7 @@ mod tests {
         ]);
         let expected = ["10.0.0.2", "10.0.0.3", "2001:db8::2", "fe80::2", "169.254.0.1", "127.0.0.1", "::1"];
         assert_eq!(ips(&table), expected.map(|ip| Some(ip.to_owned())));
-        assert_eq!(table.get(0).unwrap().gid[10..], [0xff, 0xff, 10, 0, 0, 2]);
+        assert_eq!(table.get(0).unwrap().gid.to_bytes()[10..], [0xff, 0xff, 10, 0, 0, 2]);
         let (index, _) = table.find("2001:db8::2".parse().unwrap()).unwrap();
         assert_eq!(index, 2);
     }

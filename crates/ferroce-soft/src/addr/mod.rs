@@ -13,7 +13,7 @@ mod watch;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS, gid_of};
+pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS};
 pub use mtu::{ROCE_OVERHEAD, ib_mtu};
 pub use watch::AddrWatch;
 

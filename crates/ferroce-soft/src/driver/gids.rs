@@ -1,7 +1,7 @@
 use super::port::OpenError;
 use crate::addr::{AddrWatch, GidTable, local_addrs};
 use arc_swap::ArcSwap;
-use ferroce_verbs::{Gid, GidEntry, Mtu};
+use ferroce_verbs::{GidEntry, Mtu};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -74,7 +74,7 @@ fn entries(table: &GidTable) -> Vec<GidEntry> {
     let entry = |(index, entry): (usize, &crate::addr::GidEntry)| {
         Some(GidEntry {
             index: u32::try_from(index).ok()?,
-            gid: Gid::from_bytes(entry.gid),
+            gid: entry.gid,
             netdev: entry.addr.ifname.clone(),
             ifindex: entry.addr.ifindex,
             mtu: Mtu::fitting(entry.addr.mtu)?,

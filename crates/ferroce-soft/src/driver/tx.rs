@@ -5,7 +5,7 @@ use crate::link::shm::LaneGuard;
 use crate::link::udp::{TxBatch, UdpDst};
 use ferroce_verbs::Gid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 /// What precedes a packet in a shared-memory frame with [`TAG_ADDRESSED`]: source and destination GID, TOS, TTL.
@@ -45,6 +45,12 @@ enum Reserved {
 impl<'a> HostTx<'a> {
     pub(super) fn new(port: &'a Port) -> Self {
         Self { port, lane: None, udp: None, reserved: Reserved::None, frame: (0, 0), void: Vec::new() }
+    }
+
+    /// The slot whose lane leads to the peer, if shared memory does.
+    #[inline]
+    fn slot_of(&self, to: &To<'_>) -> Option<u8> {
+        (to.av.same_host && self.port.uses_shm()).then_some((to.dest_qpn >> 16) as u8)
     }
 
     /// Makes `slot` the lane that is written to; false if nobody is there.
@@ -101,9 +107,8 @@ impl<'a> HostTx<'a> {
 impl PacketTx for HostTx<'_> {
     #[inline]
     fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]> {
-        let slot = (to.dest_qpn >> 16) as u8;
-        let local = to.av.same_host && self.port.link != LinkMode::Udp;
-        if !(local && self.take_lane(slot)) {
+        let lane = self.slot_of(to).is_some_and(|slot| self.take_lane(slot));
+        if !lane {
             if self.port.link == LinkMode::Shm {
                 self.reserved = Reserved::None;
                 self.void.resize(len, 0);
@@ -151,9 +156,8 @@ impl PacketTx for HostTx<'_> {
     }
 
     fn is_writable(&mut self, to: &To<'_>) -> bool {
-        let slot = (to.dest_qpn >> 16) as u8;
-        let local = to.av.same_host && self.port.link != LinkMode::Udp;
-        if self.port.link == LinkMode::Shm || local && self.port.shm_tx.lane(slot).is_ok() {
+        let lane = self.slot_of(to).is_some_and(|slot| self.port.shm_tx.lane(slot).is_ok());
+        if lane || self.port.link == LinkMode::Shm {
             // A full ring says so packet by packet.
             return true;
         }
@@ -180,8 +184,7 @@ impl PacketTx for HostTx<'_> {
 
 /// An address that a shared-memory frame carries.
 pub(super) fn parse_ip(bytes: &[u8]) -> IpAddr {
-    let mut octets = [0; 16];
-    octets.copy_from_slice(&bytes[..16]);
-    let ip = Ipv6Addr::from(octets);
-    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&bytes[..16]);
+    Gid::from_bytes(gid).ip()
 }

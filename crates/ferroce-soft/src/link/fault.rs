@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use crate::random::{Random, chance};
 use ferroce_wire::BTH_LEN;
 
 /// What the network does. Probabilities are per packet, from 0 to 1; others are taken as the nearer bound.
@@ -126,15 +127,9 @@ fn bit_at(random: u64, len: usize) -> BitFlip {
 struct Xoshiro256([u64; 4]);
 
 impl Xoshiro256 {
-    fn new(mut seed: u64) -> Self {
-        Self(std::array::from_fn(|_| {
-            // SplitMix64.
-            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = seed;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }))
+    fn new(seed: u64) -> Self {
+        let mut split_mix = Random::new(seed);
+        Self(std::array::from_fn(|_| split_mix.next_u64()))
     }
 
     fn next(&mut self) -> u64 {
@@ -152,9 +147,7 @@ impl Xoshiro256 {
 
     /// True with probability `p`.
     fn chance(&mut self, p: f64) -> bool {
-        // 53 bits, which a double holds exactly: 0 is never and 1 always.
-        const ONE: f64 = (1u64 << 53) as f64;
-        ((self.next() >> 11) as f64) < p * ONE
+        chance(self.next(), p)
     }
 }
 

@@ -1,4 +1,4 @@
-use super::random::Random;
+use crate::random::Random;
 use ferroce_wire::BTH_LEN;
 use std::collections::HashMap;
 use std::net::IpAddr;

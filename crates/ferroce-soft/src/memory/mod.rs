@@ -42,13 +42,12 @@ mod faults;
 mod network;
 mod port;
 mod queue;
-mod random;
 mod trace;
 
+pub use crate::random::Random;
 pub use config::{Clock, MemoryConfig};
 pub use device::MemoryDevice;
 pub use faults::{Arrival, Fate, FaultPolicy, Flips, InFlight, MemoryFaults, RandomFaults};
 pub use network::MemoryNetwork;
 pub(crate) use port::{MemoryPlace, MemoryPort};
-pub use random::Random;
 pub use trace::{MemoryStats, TraceEvent, TraceKind};

@@ -10,7 +10,7 @@ const COMMON: [&str; 4] = ["-c", "--json", "--timeout", "60"];
 /// Runs both ends of a checked exchange and looks at what they report.
 fn exchange(kind: &str, link: &str, options: &[&str], host: &str) {
     let args = [&["pingpong", kind, "--link", link], &COMMON[..], options].concat();
-    crate::support::isolate();
+    ferroce_testing::isolate();
     let (server, client) = both(&args, &args, host);
     let (server, client) = (server.ok().json(), client.ok().json());
     for (json, role) in [(&server, "server"), (&client, "client")] {

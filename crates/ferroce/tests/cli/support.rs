@@ -131,15 +131,3 @@ pub(crate) fn both(server_args: &[&str], client_args: &[&str], host: &str) -> (E
     let client = run(&[client_args, &["-p", &port, host]].concat());
     (server.end(), client)
 }
-
-/// Moves this thread, and the processes that it starts, to a network namespace of its own. Processes of other tests that come and
-/// go would share the UDP port, and could make unreliable packets overtake each other.
-pub(crate) fn isolate() {
-    use rustix::thread::UnshareFlags;
-    let user = if rustix::process::geteuid().is_root() { UnshareFlags::empty() } else { UnshareFlags::NEWUSER };
-    // SAFETY: no file descriptor table is unshared, which is what the function warns of.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET | user) }
-        .expect("a network namespace, for which root or user namespaces are needed");
-    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.expect("ip, from the package iproute2").success());
-}

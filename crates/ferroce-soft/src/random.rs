@@ -40,14 +40,19 @@ impl Random {
 
     /// True with probability `p`; values outside of 0 to 1 are taken as the nearer bound.
     pub fn chance(&mut self, p: f64) -> bool {
-        // 53 bits, which a double holds exactly: 0 is never and 1 always.
-        ((self.next_u64() >> 11) as f64) < p * (1_u64 << 53) as f64
+        chance(self.next_u64(), p)
     }
 
     /// One of `items`, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }
+}
+
+/// Whether random `bits` fall within probability `p`.
+pub(crate) fn chance(bits: u64, p: f64) -> bool {
+    // 53 bits, which a double holds exactly: 0 is never and 1 always.
+    ((bits >> 11) as f64) < p * (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

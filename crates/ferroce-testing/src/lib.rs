@@ -1,0 +1,20 @@
+//! What the tests of several crates need, and nothing else does.
+
+use rustix::thread::UnshareFlags;
+use std::process::Command;
+
+/// Moves this thread, and the threads and processes that it starts from now on, to a network namespace of its own with a loopback
+/// interface: a host without neighbours. Contexts of other tests that come and go would share its UDP port, and a port has one
+/// registry.
+///
+/// # Panics
+///
+/// If that is not allowed: it takes root, or user namespaces. Also if `ip`, of the package iproute2, is missing.
+pub fn isolate() {
+    let user = if rustix::process::geteuid().is_root() { UnshareFlags::empty() } else { UnshareFlags::NEWUSER };
+    // SAFETY: no file descriptor table is unshared, which is what the function warns of.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET | user) }
+        .expect("a network namespace, for which root or user namespaces are needed");
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.expect("ip, from the package iproute2").success());
+}
