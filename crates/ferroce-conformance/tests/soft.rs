@@ -4,36 +4,43 @@
 
 use ferroce_conformance::{Case, CaseReport, End, OneDevice, Options, Side, SkipList, Testbed, Verdict, cases, run};
 use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A network namespace for each case. Contexts of other cases that come and go would share its UDP port: the kernel renumbers the
-/// sockets of a port when one goes, and until it is told, packets take a detour in which unreliable ones may be overtaken.
-struct Isolated(SoftConfig);
+/// Contexts of one registry in a network namespace of its own. All cases of a run share it, as programs share a machine: what
+/// comes and goes beside a case must not disturb it.
+struct Isolated {
+    config: SoftConfig,
+    /// The thread that made the namespace, which keeps it.
+    namespace: OwnedFd,
+    _registry: TempDir,
+}
 
-impl Testbed for Isolated {
-    fn open(&self, end: End) -> ferroce_verbs::Result<Side> {
-        let own = || std::fs::read_link("/proc/thread-self/ns/net").expect("the thread's namespace");
-        let mut namespace = own();
-        if namespace == std::fs::read_link("/proc/self/ns/net").expect("the process's namespace") {
+impl Isolated {
+    fn new(config: SoftConfig) -> Self {
+        let registry = tempfile::tempdir().expect("a directory for the registry");
+        let own = || {
             ferroce_testing::isolate();
-            namespace = own();
-        }
-        let directory = runtime_dir().join(namespace);
-        let config = SoftConfig { runtime_dir: Some(directory), ..self.0.clone() };
-        OneDevice::new(Arc::new(SoftDevice::new(config)), None).open(end)
+            File::open("/proc/thread-self/ns/net").expect("the thread's namespace").into()
+        };
+        let namespace = std::thread::spawn(own).join().expect("a namespace");
+        let config = SoftConfig { runtime_dir: Some(registry.path().join("registry")), ..config };
+        Self { config, namespace, _registry: registry }
     }
 }
 
-/// Where the registries of all cases are.
-fn runtime_dir() -> PathBuf {
-    static DIR: OnceLock<TempDir> = OnceLock::new();
-    DIR.get_or_init(|| tempfile::tempdir().expect("a directory for the registries")).path().to_owned()
+impl Testbed for Isolated {
+    fn open(&self, end: End) -> ferroce_verbs::Result<Side> {
+        ferroce_testing::enter(self.namespace.as_fd());
+        OneDevice::new(Arc::new(SoftDevice::new(self.config.clone())), None).open(end)
+    }
 }
 
 fn check(name: &str, config: SoftConfig, cases: Vec<Case>, skip: SkipList) {
-    let testbed: Arc<dyn Testbed> = Arc::new(Isolated(config));
+    let testbed: Arc<dyn Testbed> = Arc::new(Isolated::new(config));
     let filter = std::env::var("CONFORMANCE_FILTER").ok();
     let verbose = std::env::var_os("CONFORMANCE_VERBOSE").is_some();
     let options = Options { filter, skip, workers: 2, ..Options::default() };

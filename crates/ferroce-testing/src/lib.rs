@@ -1,6 +1,7 @@
 //! What the tests of several crates need, and nothing else does.
 
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use std::os::fd::BorrowedFd;
 use std::process::Command;
 
 /// Moves this thread, and the threads and processes that it starts from now on, to a network namespace of its own with a loopback
@@ -17,4 +18,13 @@ pub fn isolate() {
         .expect("a network namespace, for which root or user namespaces are needed");
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.expect("ip, from the package iproute2").success());
+}
+
+/// Moves this thread, and the threads and processes that it starts from now on, to a network namespace that [`isolate`] made.
+///
+/// # Panics
+///
+/// If that is not allowed: the namespace must be of this process's user namespace.
+pub fn enter(namespace: BorrowedFd<'_>) {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network)).expect("entering a network namespace");
 }

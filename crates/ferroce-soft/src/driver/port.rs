@@ -1,13 +1,14 @@
 use super::gids::Gids;
 use super::rx::Rx;
+use super::steering;
 use super::tx::HostTx;
 use crate::config::{FaultConfig, LinkMode, SoftConfig};
 use crate::engine::{Engine, Nanos, PacketTx};
-use crate::host::{JoinError, JoinOptions, Membership, Registry};
+use crate::host::{JoinError, JoinOptions, LockError, Membership, Registry};
 use crate::link::capture::Capture;
 use crate::link::fault::FaultInjector;
 use crate::link::shm::{InUse, ShmReceiver, ShmSender};
-use crate::link::udp::{UdpConfig, UdpOpenError, UdpPort, UdpTx};
+use crate::link::udp::{self, UdpConfig, UdpOpenError, UdpPort, UdpTx};
 use ferroce_verbs::{Error, Gid};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,14 @@ pub(crate) enum OpenError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Udp(#[from] UdpOpenError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(
+        "UDP port {port} is already shared by a context that is not of the registry {}: {owner}. One network namespace has \
+         one registry: give all its programs the same FERROCE_RUNTIME_DIR, or run in a network namespace of your own",
+        registry.display()
+    )]
+    OtherRegistry { port: u16, registry: PathBuf, owner: String },
     #[error(transparent)]
     InUse(#[from] InUse),
     #[error("cannot write the capture {}: {source}", path.display())]
@@ -62,6 +71,8 @@ pub(crate) struct Port {
     /// Faults for what goes through shared memory; UDP has its own.
     pub(super) shm_faults: Option<Mutex<FaultInjector>>,
     pub(super) strays: AtomicU64,
+    /// A probe came back: the account of who has which socket is right for this one.
+    pub(super) confirmed: AtomicBool,
     /// Those who poll do not look at the socket: epoll has to.
     pub(super) udp_cold: AtomicBool,
     /// Epoll saw something in the socket: whoever makes the next round takes it.
@@ -168,6 +179,38 @@ impl Kick {
     }
 }
 
+/// Rounds in which a context that leaves passes on what came astray.
+const LEAVE_ROUNDS: usize = 256;
+/// How long to wait for the registry's lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the socket of a process that was killed may outlive its slot.
+const DYING: Duration = Duration::from_millis(500);
+
+/// Opens this context's socket, the last of the group that shares the port, and lets the kernel know what is for it.
+fn join_port(membership: &Membership, config: &UdpConfig) -> Result<UdpPort, OpenError> {
+    membership.with_admin_lock(LOCK_PATIENCE, |admin| {
+        let os = |source| OpenError::Os { what: "examining the UDP socket", source };
+        let udp = UdpPort::open(config)?;
+        let inode = udp.inode().map_err(os)?;
+        let start = Instant::now();
+        loop {
+            let known = admin.inodes();
+            let stranger =
+                udp::sockets_of(udp.local_port()).into_iter().find(|other| *other != inode && !known.contains(other));
+            let Some(stranger) = stranger else { break };
+            if start.elapsed() >= DYING {
+                let owner = udp::holder_of(stranger).unwrap_or_else(|| "its process cannot be seen".into());
+                let registry = membership.directory().into();
+                return Err(OpenError::OtherRegistry { port: udp.local_port(), registry, owner });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        admin.add_socket(inode);
+        steering::attach(membership, &udp);
+        Ok(udp)
+    })?
+}
+
 impl Port {
     pub(crate) fn open(config: &SoftConfig) -> Result<Self, OpenError> {
         let mut join = JoinOptions { directory: config.runtime_dir.clone(), ..JoinOptions::default() };
@@ -183,7 +226,7 @@ impl Port {
             None => None,
         };
         let plan = config.fault.as_ref().map(FaultConfig::plan);
-        let udp = UdpPort::open(&UdpConfig { faults: plan.clone(), capture, ..UdpConfig::default() })?;
+        let udp = join_port(&membership, &UdpConfig { faults: plan.clone(), capture, ..UdpConfig::default() })?;
         let gids = Gids::open()?;
         let shm_tx = ShmSender::new(membership.clone())?;
         let rx = Mutex::new(Rx::new(ShmReceiver::new(membership.clone())?));
@@ -198,6 +241,7 @@ impl Port {
             gids,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
+            confirmed: AtomicBool::new(false),
             udp_cold: AtomicBool::new(true),
             udp_pending: AtomicBool::new(false),
             kick: Arc::new(Kick::new()?),
@@ -239,6 +283,29 @@ impl Port {
     fn interfaces(&self, gid: Gid) -> BTreeSet<u32> {
         let v4 = gid.ip().is_ipv4();
         self.gids.table().iter().filter(|entry| entry.ip().is_ipv4() == v4).map(|entry| entry.ifindex).collect()
+    }
+
+    /// Gives the socket up while all others of the registry hold still, so that no packet for any of them is lost: what came
+    /// astray is passed on, and the context whose socket takes the place of this one is told.
+    ///
+    /// Waits for the registry's lock. If it cannot be had the socket closes all the same, and the others find out.
+    pub(super) fn leave(&self, engine: &Engine) {
+        let moved = self.membership.with_admin_lock(LOCK_PATIENCE, |admin| {
+            let mut rx = self.rx.lock();
+            // Bounded, as the peers may go on sending.
+            for _ in 0..LEAVE_ROUNDS {
+                self.udp_pending.store(true, Ordering::Relaxed);
+                if !rx.round(self, engine, Who::Driver) {
+                    break;
+                }
+            }
+            self.udp.close().ok().and_then(|()| admin.remove_socket())
+        });
+        match moved {
+            Ok(Some(slot)) => self.membership.wake_peer(slot),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "leaving the RoCEv2 port without a word to the others"),
+        }
     }
 
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {

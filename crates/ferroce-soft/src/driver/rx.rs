@@ -1,4 +1,5 @@
 use super::port::{Port, Who};
+use super::steering;
 use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
 use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants};
 use crate::link::shm::ShmReceiver;
@@ -120,12 +121,7 @@ impl Rx {
                 let origin = Origin::Net { src: src.ip().to_canonical(), dst: dst.to_canonical(), tos, ttl };
                 engine.receive(&origin, packet, now, &mut |qp, want| note(wants, deferred, patient, qp, want));
             }
-            Received::Probe { index, nonce } => {
-                if nonce == port.membership.nonce() {
-                    // One more than the index: 0 stands for not known.
-                    port.membership.set_udp_index(u32::from(index) + 1);
-                }
-            }
+            Received::Probe { index, nonce } => steering::probed(port, index, nonce),
         });
         if strays != 0 {
             port.strays.fetch_add(strays, Ordering::Relaxed);

@@ -1,83 +1,101 @@
 use super::port::Port;
-use crate::link::udp::steering_program;
+use crate::host::Membership;
+use crate::link::udp::{UdpPort, steering_program};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Teaches the kernel which context each packet to the shared port is for.
+/// Sees to it that the kernel knows which context each packet to the shared port is for.
 ///
-/// All contexts of one user hold a socket of one group. The kernel asks a small program for the index of the socket in the
-/// group, which only probing tells: see [`crate::link::udp`]. Until it is known, and whenever it is wrong, packets come
-/// to some context of the group, which passes them on. So whoever joins calibrates, and whoever finds that others have
-/// died, or gets what is not its own.
+/// All contexts of one user hold a socket of one group, and the registry accounts for who has which. The kernel asks a small
+/// program for the index of the socket in the group: whoever joins, or learns that the account has changed, attaches the
+/// program that follows from it. After a process was killed the account may be wrong. Then, and whenever something comes
+/// that is for others, probes are sent, one to each index, and whoever gets one corrects the account. Until then packets
+/// come to some context of the group, which passes them on.
 #[derive(Debug)]
 pub(super) struct Steering {
     wanted: bool,
     strays: u64,
     due: u64,
-    probed: bool,
 }
 
-/// At most one calibration in about this time.
+/// At most one round of probes in about this time.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long the others have to receive their probes.
+/// How long a context that opens waits for its own probe.
 const ANSWER: Duration = Duration::from_millis(5);
+/// Sockets beyond those accounted for that probes look for: of processes that are just being killed.
+const BEYOND: u16 = 4;
+
+/// Attaches the program for the sockets as they are accounted for now.
+pub(super) fn attach(membership: &Membership, udp: &UdpPort) {
+    loop {
+        let steering = membership.steering();
+        if let Err(error) = udp.attach_steering(&steering_program(&membership.sockets())) {
+            tracing::debug!(%error, "packets are not steered, but passed on");
+            return;
+        }
+        // Another context may have attached what is newer before this one attached what is older.
+        if membership.steered(steering) {
+            return;
+        }
+    }
+}
+
+/// Takes in a probe.
+#[cold]
+pub(super) fn probed(port: &Port, index: u16, mark: u64) {
+    if port.membership.probed(index, mark) {
+        port.confirmed.store(true, Ordering::Release);
+        if port.membership.wants_steering() {
+            attach(&port.membership, &port.udp);
+        }
+    }
+}
 
 impl Steering {
-    pub(super) fn new() -> Self {
-        Self { wanted: true, strays: 0, due: 0, probed: false }
-    }
-
-    /// Calibrates before the context has any queue pair, so that nothing for it goes astray. `receive` looks at the socket.
-    pub(super) fn calibrate(&mut self, port: &Port, mut receive: impl FnMut()) {
-        self.run(port, port.refresh_now());
+    /// Asks the kernel whether the account of this context's socket is right, before there is any queue pair. `receive` looks
+    /// at the socket.
+    pub(super) fn confirm(port: &Port, mut receive: impl FnMut()) -> Self {
+        let own = port.membership.sockets().into_iter().find(|(slot, _)| *slot == port.membership.slot());
+        if let Some((_, index)) = own {
+            let _ = port.udp.send_probe(index, port.membership.probe_mark());
+        }
         let patience = port.refresh_now() + ANSWER.as_nanos() as u64;
-        while index_of(port, port.membership.slot()).is_none() && port.refresh_now() < patience {
+        while !port.confirmed.load(Ordering::Acquire) && port.refresh_now() < patience {
             receive();
         }
-        self.due = 0;
-        self.run(port, port.refresh_now());
+        let wanted = port.membership.found_dead() || !port.confirmed.load(Ordering::Acquire);
+        Self { wanted, strays: port.strays(), due: 0 }
     }
 
-    /// Something changed.
+    /// Somebody was killed.
     pub(super) fn want(&mut self) {
         self.wanted = true;
     }
 
     /// When [`Steering::run`] has something to do, if it has.
     pub(super) fn deadline(&self) -> Option<u64> {
-        (self.wanted || self.probed).then_some(self.due)
+        self.wanted.then_some(self.due)
     }
 
     /// Takes the next step if it is time.
     pub(super) fn run(&mut self, port: &Port, now: u64) {
+        let membership = &port.membership;
+        if membership.wants_steering() {
+            attach(membership, &port.udp);
+        }
         let strays = port.strays();
         self.wanted |= strays != self.strays;
         self.strays = strays;
-        if now < self.due || !(self.wanted || self.probed) {
-            return;
-        }
-        let live = port.membership.live_slots();
-        let mut table: Vec<(u8, u16)> =
-            live.iter().filter_map(|info| Some((info.slot, index_of(port, info.slot)?))).collect();
-        table.sort_unstable();
-        // Others may calibrate at the same time; all come to the same result.
-        let attached = port.udp.attach_steering(&steering_program(&table)).is_ok();
-        if self.probed {
-            self.probed = false;
-            self.due = now + INTERVAL.as_nanos() as u64 + u64::from(rand::random::<u16>()) * 1000;
+        if !self.wanted || now < self.due {
             return;
         }
         self.wanted = false;
-        if attached {
-            for index in 0..live.len() {
-                let _ = port.udp.send_probe(index as u16, port.membership.nonce());
-            }
-            self.probed = true;
-            self.due = now + ANSWER.as_nanos() as u64;
+        self.due = now + INTERVAL.as_nanos() as u64 + u64::from(rand::random::<u16>()) * 1000;
+        // Whatever the others believe: somebody may have been killed between attaching and saying so.
+        attach(membership, &port.udp);
+        let mark = membership.probe_mark();
+        for index in 0..membership.sockets().len() as u16 + BEYOND {
+            let _ = port.udp.send_probe(index, mark);
         }
     }
-}
-
-/// The socket index that the context in `slot` learnt. 0 in the registry means that it does not know.
-fn index_of(port: &Port, slot: u8) -> Option<u16> {
-    u16::try_from(port.membership.udp_index(slot)?.checked_sub(1)?).ok()
 }

@@ -39,21 +39,15 @@ pub(crate) fn start(port: Arc<Port>, engine: Arc<Engine>) -> std::io::Result<()>
     add(port.kick.fd(), KICK, epoll::EventFlags::IN)?;
     add(port.udp.as_fd(), UDP, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
     add(port.gids.watch_fd(), ADDR, epoll::EventFlags::IN)?;
-    let mut driver =
-        Driver { port, engine, epoll, udp_armed: true, steering: steering::Steering::new(), last_housekeeping: 0 };
-    driver.calibrate();
+    let steering = steering::Steering::confirm(&port, || {
+        port.rx.lock().round(&port, &engine, Who::Driver);
+    });
+    let driver = Driver { port, engine, epoll, udp_armed: true, steering, last_housekeeping: 0 };
     std::thread::Builder::new().name("ferroce".into()).spawn(move || driver.run())?;
     Ok(())
 }
 
 impl Driver {
-    fn calibrate(&mut self) {
-        let Self { port, engine, steering, .. } = self;
-        steering.calibrate(port, || {
-            port.rx.lock().round(port, engine, Who::Driver);
-        });
-    }
-
     fn run(mut self) {
         while !self.port.kick.stop.load(Ordering::Acquire) {
             if self.port.kick.is_polled() {
@@ -63,6 +57,7 @@ impl Driver {
             }
             self.housekeeping();
         }
+        self.port.leave(&self.engine);
     }
 
     /// The program polls: look in now and then.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::join::Registry;
+use super::layout::Table;
 use super::lock::Guard;
 use super::membership::Membership;
 
@@ -18,7 +19,7 @@ pub struct SlotInfo {
     pub pid: u32,
     /// The name that the owner gave.
     pub name: String,
-    /// See [`Membership::set_udp_index`].
+    /// One more than the index of its UDP socket in the group that shares the port; zero while it has none.
     pub udp_index: u32,
     /// Whether the owner exists.
     pub alive: bool,
@@ -52,6 +53,10 @@ impl<'a> Admin<'a> {
     #[must_use]
     pub fn membership(&self) -> &'a Membership {
         self.membership
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        self.membership.registry().table()
     }
 
     /// Frees the slots of contexts that died, and says which: slot and incarnation.

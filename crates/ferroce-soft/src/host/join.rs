@@ -16,7 +16,7 @@ use super::lock::Guard;
 use super::map::Mapping;
 use super::membership::Membership;
 use super::segment::{self, Geometry, OwnSegment};
-use super::{SLOTS, ofd, reserve};
+use super::{SLOTS, ofd, reserve, sockets};
 
 const FILE: &str = "registry";
 const NEW_FILE: &str = "registry.new";
@@ -77,7 +77,7 @@ impl Registry {
         let lock = Guard::acquire(&directory, options.patience)?;
         let table = open_table(&directory, &lock)?;
         let registry = Self { directory, table };
-        registry.reap(&lock);
+        let found_dead = !registry.reap(&lock).is_empty();
         let held = registry.sweep(&lock).map_err(|e| registry.error("list", "", e))?;
 
         let head = &registry.table().head;
@@ -95,12 +95,13 @@ impl Registry {
         if let Some(entry) = registry.table().entry(slot) {
             entry.pid.store(std::process::id(), Ordering::Relaxed);
             entry.udp_index.store(0, Ordering::Relaxed);
+            entry.udp_inode.store(0, Ordering::Relaxed);
             entry.set_name(&options.name);
             entry.publish(incarnation);
         }
         head.next_slot.store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
         drop(lock);
-        Ok(Membership::new(registry, slot, incarnation, segment, wake))
+        Ok(Membership::new(registry, (slot, incarnation), segment, wake, found_dead))
     }
 
     /// Lists the contexts of a runtime directory, the default one if `None`, without becoming one of them. Nothing is
@@ -147,6 +148,8 @@ impl Registry {
     pub(super) fn reap(&self, _lock: &Guard) -> Vec<(u8, u64)> {
         let dead = self.live().filter(|(slot, incarnation)| !self.owner_exists(*slot, *incarnation));
         dead.inspect(|(slot, incarnation)| {
+            // Of several that died the kernel may have closed the sockets in another order: probes tell.
+            sockets::remove(self.table(), *slot);
             if let Some(entry) = self.table().entry(*slot) {
                 entry.clear(*incarnation);
             }

@@ -9,7 +9,7 @@ use super::map::Shared;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ferroceR");
 
 /// Number of the layout of registry and segments. Any change of either takes the next one.
-pub(super) const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 2;
 
 /// Longest name of a context, in bytes.
 pub(super) const NAME_BYTES: usize = 64;
@@ -31,6 +31,12 @@ pub(super) struct Head {
     pub(super) nonce: AtomicU64,
     /// The incarnation that the next join gets. Never zero.
     pub(super) next_incarnation: AtomicU64,
+    /// Counts the changes of the group of UDP sockets. A probe that was sent before the last one says nothing.
+    pub(super) group: AtomicU32,
+    /// Counts the changes of any [`Entry::udp_index`].
+    pub(super) steering: AtomicU32,
+    /// The value of `steering` that the kernel has been told of.
+    pub(super) steered: AtomicU32,
 }
 
 /// One slot. Written by its owner and, under the registry's lock, by whoever joins or reaps.
@@ -40,7 +46,10 @@ pub(super) struct Entry {
     /// not zero. Stored last when joining and cleared first when leaving.
     live: AtomicU64,
     pub(super) pid: AtomicU32,
+    /// One more than the index of the owner's socket in the group; zero while it has none.
     pub(super) udp_index: AtomicU32,
+    /// The inode of that socket.
+    pub(super) udp_inode: AtomicU64,
     name: [AtomicU64; NAME_BYTES / 8],
 }
 

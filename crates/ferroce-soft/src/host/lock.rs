@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rand::Rng;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -12,8 +13,8 @@ use super::error::LockError;
 
 const FILE: &str = "lock";
 
-/// How long to sleep between two tries. There is no `flock` with a deadline, and a signal to interrupt one would be the
-/// whole process's business.
+/// How long to sleep between two tries, at most. There is no `flock` with a deadline, and a signal to interrupt one would
+/// be the whole process's business. Random, so that of many who try none is always late.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The lock, held. Dropping it releases it, and so does the end of the process.
@@ -37,7 +38,7 @@ impl Guard {
                         let path = directory.path_of(FILE);
                         return Err(LockError::Busy { path, holder: holder(&file), waited });
                     }
-                    std::thread::sleep(PAUSE.min(patience - waited));
+                    std::thread::sleep(rand::rng().random_range(Duration::ZERO..=PAUSE).min(patience - waited));
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(io("lock", error.into())),

@@ -26,14 +26,22 @@ pub struct Membership {
     wake: OwnedFd,
     sends: AtomicBool,
     receives: AtomicBool,
+    found_dead: bool,
 }
 
 impl Membership {
-    pub(super) fn new(registry: Registry, slot: u8, incarnation: u64, segment: OwnSegment, wake: OwnedFd) -> Self {
+    pub(super) fn new(
+        registry: Registry,
+        (slot, incarnation): (u8, u64),
+        segment: OwnSegment,
+        wake: OwnedFd,
+        found_dead: bool,
+    ) -> Self {
         Self {
             registry,
             slot,
             incarnation,
+            found_dead,
             segment,
             wake,
             sends: AtomicBool::new(false),
@@ -51,6 +59,11 @@ impl Membership {
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// Whether joining freed slots whose owners had died.
+    pub(crate) fn found_dead(&self) -> bool {
+        self.found_dead
     }
 
     /// The runtime directory.
@@ -137,21 +150,6 @@ impl Membership {
         Ok(work(&Admin::new(self, lock)))
     }
 
-    /// Publishes a number of this context's choice for the UDP link. It is zero after joining.
-    pub fn set_udp_index(&self, index: u32) {
-        if let Some(entry) = self.registry.table().entry(self.slot) {
-            entry.udp_index.store(index, Ordering::Release);
-        }
-    }
-
-    /// The number that the owner of a slot published with [`Self::set_udp_index`].
-    #[must_use]
-    pub fn udp_index(&self, slot: u8) -> Option<u32> {
-        let entry = self.registry.table().entry(slot)?;
-        entry.live()?;
-        Some(entry.udp_index.load(Ordering::Acquire))
-    }
-
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -164,6 +162,13 @@ impl Membership {
     /// Opens the segment of another context.
     pub(crate) fn open_segment(&self, slot: u8, incarnation: u64) -> Result<PeerSegment, SegmentError> {
         PeerSegment::open(self.registry.directory(), slot, incarnation)
+    }
+
+    /// Wakes the owner of a slot, if it has one that can be woken.
+    pub(crate) fn wake_peer(&self, slot: u8) {
+        let fifo = self.peer(slot).and_then(|incarnation| self.open_wake(slot, incarnation).ok());
+        // A FIFO that is full wakes its owner as well.
+        let _ = fifo.map(|fifo| rustix::io::write(fifo, &[0]));
     }
 
     /// Opens the FIFO that wakes another context.

@@ -39,6 +39,7 @@ mod membership;
 mod ofd;
 mod reserve;
 mod segment;
+mod sockets;
 
 pub use admin::{Admin, SlotInfo};
 pub use error::{DirectoryError, JoinError, LockError};

@@ -45,6 +45,7 @@ pub use counters::{UdpCounters, UdpStatistics};
 pub use error::UdpOpenError;
 pub use open::{UdpConfig, UdpPort};
 pub use owner::PortOwner;
+pub(crate) use owner::{holder_of, sockets_of};
 pub use report::SendReport;
 pub use rx::{Received, RxBuffers};
 pub use steering::{MAX_STEERED_SLOTS, steering_program};

@@ -154,6 +154,27 @@ impl UdpPort {
         Ok(words[WORDS - 1])
     }
 
+    /// The socket's inode, which names it in `/proc/net/udp`.
+    ///
+    /// # Errors
+    ///
+    /// What `fstat` reports.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(self.shared.fd())?.st_ino)
+    }
+
+    /// Gives up the port at once, though senders may still exist: what they send from now on goes nowhere. Calling it again
+    /// does nothing more.
+    ///
+    /// # Errors
+    ///
+    /// What `socket` or `dup3` report; the port is still held.
+    pub fn close(&self) -> io::Result<()> {
+        // The descriptor stays one of a socket, so that late senders need no lock; but that one has no port.
+        let unbound = Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)?;
+        sys::replace(self.shared.fd(), unbound.as_fd())
+    }
+
     /// A sender. It is cheap to clone and keeps the socket open.
     #[must_use]
     pub fn sender(&self) -> UdpTx {

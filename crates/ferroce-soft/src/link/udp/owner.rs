@@ -70,18 +70,33 @@ struct Entry {
     inode: u64,
 }
 
-/// Finds out who holds `port` in this network namespace. Slow: looks at every process.
-pub(super) fn find(port: u16) -> PortOwner {
-    let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
-    let entries: Vec<Entry> = tables
+/// All sockets of this network namespace that are bound to `port`.
+fn bound(port: u16) -> Vec<Entry> {
+    ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"]
         .iter()
         .filter_map(|table| fs::read_to_string(table).ok())
         .flat_map(|table| entries(&table, port))
-        .collect();
+        .collect()
+}
+
+/// The inodes of the sockets of this network namespace that are bound to `port`. None if `/proc` does not tell.
+pub(crate) fn sockets_of(port: u16) -> Vec<u64> {
+    bound(port).into_iter().map(|entry| entry.inode).collect()
+}
+
+/// Finds out which process has a socket. Slow: looks at every process.
+pub(crate) fn holder_of(inode: u64) -> Option<String> {
+    let (pid, name) = holder(inode)?;
+    Some(format!("process {pid} ({name})"))
+}
+
+/// Finds out who holds `port` in this network namespace. Slow: looks at every process.
+pub(super) fn find(port: u16) -> PortOwner {
+    let entries = bound(port);
     // A process that can be named is worth more than a user id.
     entries
         .iter()
-        .find_map(holder)
+        .find_map(|entry| holder(entry.inode).map(|(pid, name)| PortOwner::Process { pid, name, uid: entry.uid }))
         .or_else(|| entries.first().map(|&entry| unnamed(entry)))
         .unwrap_or(PortOwner::Unknown)
 }
@@ -105,9 +120,9 @@ fn entries(table: &str, port: u16) -> Vec<Entry> {
         .collect()
 }
 
-/// The process that has the socket open, if this one may see that.
-fn holder(entry: &Entry) -> Option<PortOwner> {
-    let link = format!("socket:[{}]", entry.inode);
+/// Id and name of the process that has the socket open, if this one may see that.
+fn holder(inode: u64) -> Option<(u32, String)> {
+    let link = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
@@ -118,7 +133,7 @@ fn holder(entry: &Entry) -> Option<PortOwner> {
         let has_it = |fd: &Path| fs::read_link(fd).is_ok_and(|target| target == Path::new(&link));
         if descriptors.flatten().any(|fd| has_it(&fd.path())) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return Some(PortOwner::Process { pid, name: name.trim_end().to_owned(), uid: entry.uid });
+            return Some((pid, name.trim_end().to_owned()));
         }
     }
     None

@@ -57,6 +57,16 @@ impl Outgoing<'_> {
     }
 }
 
+/// Lets `fd` stand for what `by` stands for, in one step. What it stood for is closed.
+pub(super) fn replace(fd: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are open, as they are borrowed; `fd` is open before and after, so its owner's view of it holds.
+    let done = unsafe { libc::dup3(by.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Sends one message without blocking.
 pub(super) fn send_one(fd: BorrowedFd<'_>, message: &Outgoing<'_>) -> io::Result<()> {
     let mut iov = MaybeUninit::uninit();
