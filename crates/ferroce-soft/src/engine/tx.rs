@@ -63,7 +63,10 @@ pub(crate) struct PeerFlow {
 impl PeerFlow {
     /// What a packet costs besides its bytes: the kernel's own overhead for each datagram in a socket buffer.
     pub(crate) const PACKET_OVERHEAD: u32 = 256;
+    /// What single losses leave of the window.
     const MIN: u32 = 128 << 10;
+    /// What timeouts leave of it: a peer may be so slow that more than this takes it longer than an ACK timeout.
+    const LEAST: u32 = 16 << 10;
     const START: u32 = 512 << 10;
     const MAX: u32 = 1 << 20;
 
@@ -101,6 +104,14 @@ impl PeerFlow {
     /// Packets were lost. Two threads at once lose one of two changes, which does no harm.
     pub(crate) fn lost(&self) {
         let window = self.window.load(Relaxed);
-        self.window.store((window / 4 * 3).max(Self::MIN), Relaxed);
+        if window > Self::MIN {
+            self.window.store((window / 4 * 3).max(Self::MIN), Relaxed);
+        }
+    }
+
+    /// Nothing was heard for the time of an ACK timeout: all is lost, or still in a queue that is longer than that.
+    pub(crate) fn timed_out(&self) {
+        let window = self.window.load(Relaxed);
+        self.window.store((window / 2).max(Self::LEAST), Relaxed);
     }
 }

@@ -40,6 +40,8 @@ pub(in crate::engine::qp) struct Requester {
     sequence_at: Option<u32>,
     /// The oldest PSN when the ACK timer last fired.
     timer_mark: Option<u32>,
+    /// How often it has fired since there was progress, or since the last timeout.
+    expiries: u8,
     /// Something was sent since the ACK timer last fired.
     active: bool,
 }
@@ -67,6 +69,7 @@ impl Requester {
             implied_at: None,
             sequence_at: None,
             timer_mark: None,
+            expiries: 0,
             active: false,
         }
     }

@@ -13,6 +13,10 @@ pub(super) enum Resend {
     Implied,
 }
 
+/// Expiries of the ACK timer that make a timeout: the first after progress, and any.
+const FIRST_TIMEOUT: u8 = 2;
+const LONGEST_TIMEOUT: u8 = 4;
+
 impl Requester {
     pub(super) fn resend(&mut self, cx: &Cx<'_>, why: Resend) -> Result<(), SendFailed> {
         // Packets beyond a gap that arrive twice or out of order make the peer report it more than once before anything sent
@@ -29,8 +33,10 @@ impl Requester {
                 }
                 self.retries -= 1;
             }
-            if let Some(flow) = flow(cx) {
-                flow.lost();
+            match (flow(cx), why) {
+                (Some(flow), Resend::Timeout) => flow.timed_out(),
+                (Some(flow), Resend::Sequence | Resend::Implied) => flow.lost(),
+                (None, _) => {}
             }
         }
         self.rewind(cx);
@@ -81,11 +87,19 @@ impl Requester {
             self.timer_mark = None;
             return Ok(());
         }
-        // Two expiries without progress in between make a timeout: it lies between one and two times what was set, where the
-        // specification allows one to four (IBTA 9.7.6.1.3).
+        // `n` expiries without progress make a timeout that lies between n - 1 and n times what was set. The specification
+        // allows one to four (IBTA 9.7.6.1.3), so the first timeout takes two expiries and each one after it, while nothing
+        // helps, one more: what is sent again to a peer that is only slow makes it slower.
         if self.timer_mark.replace(self.una) != Some(self.una) {
+            self.expiries = 1;
             return Ok(());
         }
+        self.expiries += 1;
+        let timeouts = cx.conn.retry_cnt.saturating_sub(self.retries);
+        if self.expiries < (FIRST_TIMEOUT + timeouts).min(LONGEST_TIMEOUT) {
+            return Ok(());
+        }
+        self.expiries = 1;
         count(&cx.engine.counters.local_ack_timeout_err);
         self.implied_at = None;
         self.resend(cx, Resend::Timeout)
