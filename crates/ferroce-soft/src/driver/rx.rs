@@ -18,6 +18,8 @@ pub(super) struct Rx {
     rounds: u32,
     /// Rounds until UDP is no longer looked at by those who poll, unless something comes.
     udp_hot: u32,
+    /// Packets taken in since a timer became due that has not been run.
+    overdue: usize,
 }
 
 /// Frames taken from shared memory in one round.
@@ -26,6 +28,9 @@ const SHM_BUDGET: usize = 64;
 const UDP_BUDGET: usize = 16;
 /// A look at the socket is a system call: those who poll stop looking after this many in vain, and leave it to epoll.
 const UDP_PATIENCE: u32 = 2000;
+/// What came before a timer was due is taken in before it fires, and that is no more packets than this: what the largest
+/// receive buffer holds.
+const BACKLOG: usize = 16 << 10;
 /// Rounds between looks at the clock.
 const CLOCK_INTERVAL: u32 = 64;
 
@@ -38,6 +43,7 @@ impl Rx {
             deferred: Vec::new(),
             rounds: 0,
             udp_hot: 0,
+            overdue: 0,
         }
     }
 
@@ -58,11 +64,13 @@ impl Rx {
             }
         }
         let patient = who == Who::Poller && port.driver_ticks();
-        busy |= self.receive_shm(port, engine, patient);
-        if who == Who::Driver || self.udp_hot != 0 || port.udp_pending.load(Ordering::Relaxed) {
+        let due = engine.next_deadline().is_some_and(|deadline| deadline <= now);
+        let mut taken = self.receive_shm(port, engine, patient);
+        if who == Who::Driver || self.udp_hot != 0 || due || port.udp_pending.load(Ordering::Relaxed) {
             port.udp_pending.store(false, Ordering::Relaxed);
-            busy |= self.receive_udp(port, engine, patient);
+            taken += self.receive_udp(port, engine, patient);
         }
+        busy |= taken != 0;
         if !self.wants.is_empty() {
             let mut tx = HostTx::new(port);
             for qp in self.wants.drain(..) {
@@ -76,17 +84,24 @@ impl Rx {
             // What injected faults hold back leaves in time even if nothing else does.
             port.udp_tx.batch().flush();
         }
-        if engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            now = port.refresh_now();
-            engine.on_timers(&mut HostTx::new(port), now);
+        if due {
+            // The acknowledgement that a timer waits for may have come in time and be unread: whoever was slow must not
+            // blame the peer.
+            self.overdue += taken;
+            if taken == 0 || self.overdue >= BACKLOG {
+                self.overdue = 0;
+                now = port.refresh_now();
+                engine.on_timers(&mut HostTx::new(port), now);
+            }
+            busy = true;
         }
         busy
     }
 
-    fn receive_shm(&mut self, port: &Port, engine: &Engine, patient: bool) -> bool {
+    fn receive_shm(&mut self, port: &Port, engine: &Engine, patient: bool) -> usize {
         let Self { shm, wants, deferred, .. } = self;
         let mut now = None;
-        let taken = shm.poll_frames(SHM_BUDGET, |frame| {
+        shm.poll_frames(SHM_BUDGET, |frame| {
             let now = *now.get_or_insert_with(|| port.refresh_now());
             let mut note = |qp, want| note(wants, deferred, patient, qp, want);
             match frame.tag {
@@ -99,11 +114,10 @@ impl Rx {
                 }
                 _ => crate::engine::count(&engine.counters.malformed_packets),
             }
-        });
-        taken != 0
+        })
     }
 
-    fn receive_udp(&mut self, port: &Port, engine: &Engine, patient: bool) -> bool {
+    fn receive_udp(&mut self, port: &Port, engine: &Engine, patient: bool) -> usize {
         let Self { buffers, wants, deferred, .. } = self;
         let mut now: Option<Nanos> = None;
         let slot = port.membership.slot();
@@ -134,16 +148,16 @@ impl Rx {
                     port.kick.wake();
                 }
                 self.udp_hot = self.udp_hot.saturating_sub(1);
-                false
+                0
             }
-            Ok(_) => {
+            Ok(seen) => {
                 self.udp_hot = UDP_PATIENCE;
                 port.udp_cold.store(false, Ordering::Relaxed);
-                true
+                seen
             }
             Err(error) => {
                 tracing::warn!(%error, "receiving from the RoCEv2 port failed");
-                false
+                0
             }
         }
     }
