@@ -118,6 +118,7 @@ impl Registry {
                 Ok(registry.live().map(|(slot, incarnation)| slot_info(&registry, slot, incarnation)).collect())
             }
             Err(JoinError::Directory(error)) if error.is_not_found() => Ok(Vec::new()),
+            Err(JoinError::Layout { .. }) if !in_use(&directory) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -231,6 +232,8 @@ fn io_error(directory: &Directory, what: &'static str, name: &str, bytes: u64, s
 fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError> {
     match existing_table(directory) {
         Err(JoinError::Directory(error)) if error.is_not_found() => {}
+        // What an older or newer library left behind, and nobody uses any more.
+        Err(JoinError::Layout { .. }) if !in_use(directory) => directory.remove(FILE),
         other => return other,
     }
     // It gets its name when it is complete: who dies on the way leaves a file that the next one overwrites.
@@ -254,6 +257,17 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError
     head.magic.store(MAGIC, Ordering::Release);
     rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE).map_err(|e| io("rename", e.into()))?;
     Ok(map)
+}
+
+/// Whether any context is alive, whatever its registry looks like: segments are named and locked alike in all layouts.
+fn in_use(directory: &Directory) -> bool {
+    let Ok(entries) = Dir::read_from(directory.fd()) else { return true };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name().to_str().unwrap_or("");
+        segment::parse_name(name).is_some()
+            && !name.ends_with(".wake")
+            && directory.open_file(name, OFlags::RDWR).is_ok_and(|file| ofd::is_locked(file.as_fd()).unwrap_or(true))
+    })
 }
 
 fn existing_table(directory: &Directory) -> Result<Mapping, JoinError> {

@@ -62,7 +62,7 @@ impl Exchange {
         let mut wcs = [WorkCompletion::default(); BATCH];
         tracing::debug!("exchanging");
         let started = Instant::now();
-        while self.received < plan.iters || self.sent < plan.iters {
+        while !self.is_complete(plan) {
             let taken = self.endpoint.completions.take(&mut wcs)?;
             if taken == 0 {
                 monitor::check(&monitor, plan.idle, "the peer's next message")
@@ -70,6 +70,10 @@ impl Exchange {
                 continue;
             }
             for wc in &wcs[..taken] {
+                // What is still under way may fail: the peer leaves as soon as it has what it waits for.
+                if self.is_complete(plan) {
+                    break;
+                }
                 if self.is_last_ack_lost(plan, wc) {
                     self.last_ack_lost = true;
                     self.sent = plan.iters;
@@ -89,6 +93,10 @@ impl Exchange {
             intervals: self.intervals,
             last_ack_lost: self.last_ack_lost,
         })
+    }
+
+    fn is_complete(&self, plan: &Plan) -> bool {
+        self.received >= plan.iters && self.sent >= plan.iters
     }
 
     /// Whether all that is missing is the acknowledgement of the last message. A C program closes its queue pair as soon
