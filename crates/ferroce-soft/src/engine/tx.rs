@@ -40,7 +40,7 @@ pub(crate) trait PacketTx {
     fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]>;
 
     /// Whether the link takes a turn's worth of packets without dropping any. Asked before a turn of an unreliable queue pair,
-    /// whose packets nobody sends again; a reliable one has a window and retries.
+    /// whose packets nobody sends again, and of a reliable one when much is in flight.
     fn is_writable(&mut self, to: &To<'_>) -> bool;
 
     /// The room that was last reserved now holds a packet.

@@ -46,6 +46,8 @@ pub(in crate::engine::qp) struct Requester {
     active: bool,
 }
 
+/// Bytes in flight to a peer from which on the link may be full: half of what the kernel lets a socket have by default.
+const BULK: i64 = 100 << 10;
 /// Packets that may go by without one that asks for an acknowledgement.
 const ACK_INTERVAL: u32 = 16;
 /// The send queue's head failed; its completion is already pushed, and the queue pair is to stop.
@@ -146,7 +148,9 @@ impl Requester {
         tx: &mut dyn PacketTx,
         budget: &mut Budget,
     ) -> TxStatus {
-        if cx.qp.qp_type != QpType::Rc && self.wants_transmit() {
+        // Asking costs a system call, so a reliable connection asks only when there is much that may fill the link.
+        let asks = cx.qp.qp_type != QpType::Rc || flow(cx).is_some_and(|flow| flow.in_flight() > BULK);
+        if asks && self.wants_transmit() {
             let to = match &self.queue.get(self.queue.next).dest {
                 Some(dest) => Some(To { av: &dest.av, dest_qpn: dest.qpn, datagram: true }),
                 None => cx.conn.peer(),
