@@ -177,9 +177,9 @@ part_connected() {
 part_srq() {
   # Over 16 QPs, which share the number of exchanges, whatever the C program's usage text says.
   matrix srq 1:300 1021:300 4096:200 65537:50
-  # Sixteen such messages at a time would take the emulated machine longer than the time after which the programs repeat what was not acknowledged.
+  # More such messages at a time would take the emulated machine longer than the time after which both sides repeat what was not acknowledged.
   for family in 4 6; do
-    exchange srq $family "-c -q 4 -s 1048576 -n 16"
+    exchange srq $family "-c -q 2 -s 1048576 -n 10"
   done
 }
 

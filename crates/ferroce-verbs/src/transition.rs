@@ -6,6 +6,8 @@ fn rule(qp_type: QpType, from: S, to: S) -> Option<(M, M)> {
     use QpType::{Rc, Uc, Ud};
     let none = M::empty();
     Some(match (from, to) {
+        // There is nothing to end, and the kernel refuses it too.
+        (S::Reset, S::Err) => return None,
         (_, S::Reset | S::Err) => (none, none),
         (S::Reset, S::Init) => match qp_type {
             Ud => (M::PKEY_INDEX | M::PORT | M::QKEY, none),
@@ -123,7 +125,8 @@ mod tests {
             for to in STATES {
                 let legal = matches!(
                     (from, to),
-                    (_, S::Reset | S::Err)
+                    (S::Init | S::Rtr | S::Rts | S::Sqd | S::Sqe | S::Err, S::Err)
+                        | (_, S::Reset)
                         | (S::Reset | S::Init, S::Init)
                         | (S::Init, S::Rtr)
                         | (S::Rtr | S::Rts | S::Sqd, S::Rts)

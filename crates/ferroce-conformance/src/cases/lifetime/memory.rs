@@ -3,7 +3,7 @@
 use crate::failure::{ensure, ensure_eq};
 use crate::fixture::{Build, Link, Marker, Pair, pattern};
 use crate::{Case, CaseResult, Env};
-use ferroce_verbs::{Access, Buffer, QpType, Region, SendOp, SendWr, WcStatus, WorkCompletion};
+use ferroce_verbs::{Access, Buffer, QpState, QpType, Region, SendOp, SendWr, WcStatus, WorkCompletion};
 
 pub(super) fn add(all: &mut Vec<Case>) {
     all.push(Case::new("lifetime/target-dropped-under-writes", target_dropped));
@@ -60,7 +60,12 @@ fn source_of_reads_dropped(env: &Env) -> CaseResult {
             pair.a.post(SendWr::new(wr_id, op, &[local.mr.sge(..)?]))?;
         }
         drop(source);
-        stops_once(&pair.a.wait.take(&pair.a.send_cq, 20)?, WcStatus::RemAccessErr)?;
+        let all = pair.a.wait.take(&pair.a.send_cq, 20)?;
+        stops_once(&all, WcStatus::RemAccessErr)?;
+        // Whether a request or a response found the memory gone, the connection is over at both ends.
+        if all.iter().any(|wc| !wc.is_ok()) {
+            pair.b.reaches(QpState::Err)?;
+        }
     }
     Ok(())
 }

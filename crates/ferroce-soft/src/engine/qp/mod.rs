@@ -373,6 +373,10 @@ impl QueuePair {
             if status == TxStatus::Idle {
                 status = answered;
             }
+            if let Some(Broken { recv, event }) = responder.take_broken() {
+                responder.incoming.fail(&cx, recv);
+                self.enter_err(engine, inner, Some(event));
+            }
         }
         self.arm_timer(engine, inner, now);
         tx.flush();

@@ -27,6 +27,8 @@ pub(super) struct Responder {
     resources: VecDeque<Resource>,
     /// Responses that are not sent yet, in order: at most one for each resource.
     responses: VecDeque<Response>,
+    /// The memory of a response went away: the queue pair has yet to hear of it.
+    lost_memory: bool,
     established: bool,
 }
 
@@ -83,6 +85,7 @@ impl Responder {
             gap: None,
             resources: VecDeque::new(),
             responses: VecDeque::new(),
+            lost_memory: false,
             established: false,
         }
     }
@@ -96,6 +99,7 @@ impl Responder {
         self.gap = None;
         self.resources.clear();
         self.responses.clear();
+        self.lost_memory = false;
         self.established = false;
     }
 
@@ -109,6 +113,13 @@ impl Responder {
     /// Whether this is the first request since the connection was set up.
     pub(super) fn first_contact(&mut self) -> bool {
         !std::mem::replace(&mut self.established, true)
+    }
+
+    /// Says once that the memory of a response went away after its request was checked: the queue pair is broken as if it had
+    /// not been there in the first place (IBTA 9.9.3.1, class B faults).
+    pub(super) fn take_broken(&mut self) -> Option<Broken> {
+        std::mem::take(&mut self.lost_memory)
+            .then_some(Broken { recv: WcStatus::LocAccessErr, event: EventType::QpAccessErr })
     }
 
     /// Whether there is something to send, and whether that may wait until the program had a chance to react.
@@ -348,6 +359,7 @@ impl Responder {
                     let psn = response.psn;
                     self.responses.clear();
                     self.nak = Some((Syndrome::Nak(NakCode::RemoteAccess), psn));
+                    self.lost_memory = true;
                     break;
                 }
             }
