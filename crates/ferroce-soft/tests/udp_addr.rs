@@ -6,7 +6,8 @@ mod namespace;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ferroce_soft::addr::{AddrWatch, GidChange, GidTable, LocalAddr, ib_mtu, local_addrs, source_for};
+use ferroce_soft::addr::{AddrWatch, GidChange, GidTable, LocalAddr, local_addrs, source_for};
+use ferroce_verbs::Mtu;
 use namespace::{address, ifindex, in_namespace, ip, is_inside, wire};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -16,7 +17,7 @@ fn loopback_is_there() {
     let lo = addrs.iter().find(|a| a.ip == address("127.0.0.1")).expect("127.0.0.1");
     assert_eq!((lo.ifindex, lo.ifname.as_str(), lo.prefix_len), (1, "lo", 8));
     assert!(lo.up && lo.loopback && !lo.link_local);
-    assert_eq!(ib_mtu(lo.mtu), Some(4096));
+    assert_eq!(Mtu::fitting(lo.mtu), Some(Mtu::Mtu4096));
     assert_eq!(source_for("127.0.0.1:4791".parse().expect("address")).expect("route"), address("127.0.0.1"));
 }
 
@@ -82,7 +83,7 @@ fn inside_addresses() {
     let (table, changes) = table.updated(&addrs);
     let (index, entry) = table.find(first).expect("entry");
     assert!(changes.contains(&GidChange::Modified(index)));
-    assert_eq!(ib_mtu(entry.addr.mtu), Some(1024));
+    assert_eq!(Mtu::fitting(entry.addr.mtu), Some(Mtu::Mtu1024));
 
     ip("link set there down");
     let addrs = after_change(&watch, |a| a.iter().any(|a| a.ip == first && !a.up));

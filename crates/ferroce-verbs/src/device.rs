@@ -19,7 +19,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// Which provider drives it: `soft`, `rdma-core`.
     pub provider: &'static str,
-    /// The node GUID, in host order.
+    /// The node GUID, in host order; 0 for a device that has one only while it is open.
     pub node_guid: u64,
 }
 

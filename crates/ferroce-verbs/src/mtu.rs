@@ -35,14 +35,15 @@ impl Mtu {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The largest MTU whose packets fit a network device that carries `netdev_mtu` bytes of IP packet.
+    /// The largest MTU (IBTA 3.5.2) whose packets fit a network device that carries `netdev_mtu` bytes of IP packet, with all
+    /// headers. `None` if none does.
     ///
-    /// Room is left for IPv6, UDP, the longest chain of RoCE headers and the ICRC, as the kernel's rxe does
-    /// (`rxe_mtu_int_to_enum`), so that both ends of a link come to the same answer.
+    /// Soft-RoCE's rule (`eth_mtu_int_to_enum` in the kernel's `rxe_param.h`) allows 80 bytes for headers, which an RDMA write
+    /// with immediate over IPv6 exceeds; for all MTUs in use the results are the same.
     pub fn fitting(netdev_mtu: u32) -> Option<Self> {
-        // rxe's RXE_MAX_HDR_LENGTH: what it subtracts from the netdev's MTU.
-        const MAX_HEADERS: u32 = 80;
-        let room = netdev_mtu.saturating_sub(MAX_HEADERS);
+        // Around the payload of the longest packet: IPv6 (40), UDP (8), BTH (12), RETH and immediate (20), ICRC (4).
+        const HEADERS: u32 = 84;
+        let room = netdev_mtu.saturating_sub(HEADERS);
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
     }
 }
@@ -59,10 +60,23 @@ mod tests {
 
     #[test]
     fn fits_what_ethernet_carries() {
-        assert_eq!(Mtu::fitting(1500), Some(Mtu::Mtu1024));
-        assert_eq!(Mtu::fitting(9000), Some(Mtu::Mtu4096));
-        assert_eq!(Mtu::fitting(65536), Some(Mtu::Mtu4096));
-        assert_eq!(Mtu::fitting(300), None);
+        for (netdev, roce) in [
+            (65_536, Some(4096)),
+            (9000, Some(4096)),
+            (4180, Some(4096)),
+            (4179, Some(2048)),
+            (2200, Some(2048)),
+            (1500, Some(1024)),
+            (1280, Some(1024)),
+            (600, Some(512)),
+            (576, Some(256)),
+            (340, Some(256)),
+            (339, None),
+            (0, None),
+            (u32::MAX, Some(4096)),
+        ] {
+            assert_eq!(Mtu::fitting(netdev).map(Mtu::bytes), roce, "{netdev}");
+        }
         assert_eq!(Mtu::from_bytes(2048), Some(Mtu::Mtu2048));
         assert_eq!(Mtu::from_bytes(2049), None);
     }

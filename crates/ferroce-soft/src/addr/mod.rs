@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod gid;
-mod mtu;
 mod netlink;
 mod watch;
 
@@ -14,7 +13,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS};
-pub use mtu::{ROCE_OVERHEAD, ib_mtu};
 pub use watch::AddrWatch;
 
 /// An IP address of this host, with what is known of its interface.

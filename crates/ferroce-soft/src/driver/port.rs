@@ -254,6 +254,10 @@ impl Port {
         self.membership.slot()
     }
 
+    pub(crate) fn node_guid(&self) -> u64 {
+        self.membership.node_guid()
+    }
+
     /// Whether contexts of this machine are reached through shared memory.
     pub(crate) fn uses_shm(&self) -> bool {
         self.link != LinkMode::Udp

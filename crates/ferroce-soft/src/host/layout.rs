@@ -9,7 +9,7 @@ use super::map::Shared;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ferroceR");
 
 /// Number of the layout of registry and segments. Any change of either takes the next one.
-pub(super) const LAYOUT: u32 = 2;
+pub(super) const LAYOUT: u32 = 3;
 
 /// Longest name of a context, in bytes.
 pub(super) const NAME_BYTES: usize = 64;
@@ -29,6 +29,8 @@ pub(super) struct Head {
     pub(super) next_slot: AtomicU32,
     /// Random, fixed for the life of the registry.
     pub(super) nonce: AtomicU64,
+    /// The node GUID of the device that all contexts are of: random, fixed for the life of the registry.
+    pub(super) guid: AtomicU64,
     /// The incarnation that the next join gets. Never zero.
     pub(super) next_incarnation: AtomicU64,
     /// Counts the changes of the group of UDP sockets. A probe that was sent before the last one says nothing.

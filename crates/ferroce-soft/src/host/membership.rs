@@ -78,6 +78,13 @@ impl Membership {
         self.registry.table().head.nonce.load(Ordering::Relaxed)
     }
 
+    /// The GUID of the device that all contexts of this registry are of. It outlives them, so that a peer can tell that a
+    /// program which starts again uses the QP numbers of its predecessor.
+    #[must_use]
+    pub fn node_guid(&self) -> u64 {
+        self.registry.table().head.guid.load(Ordering::Relaxed)
+    }
+
     /// A descriptor that is readable once somebody woke this context: to be polled, not read.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {

@@ -55,6 +55,7 @@ impl SoftContext {
         let sink = Sink { events: events.clone(), kick: Some(port.kick.clone()) };
         let engine = Arc::new(Engine::new(port.slot(), Box::new(sink)));
         driver::start(port.clone(), engine.clone()).map_err(os("starting the driver's thread"))?;
+        let info = DeviceInfo { node_guid: port.node_guid(), ..info };
         Ok(Self::assemble(info, ContextPort::Host(port), engine, events))
     }
 
