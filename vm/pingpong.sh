@@ -108,7 +108,7 @@ set_mtu() {
 
 # Loss ends while the exchange goes on, after a fixed number of packets has been lost in each direction: the programs leave as soon as they are done,
 # and an acknowledgement lost at that moment leaves the other side without an answer for ever. That is how they are, not a fault.
-losses=15
+losses=5
 lose_some() {
   loss_on 2
   await 90 lost_enough

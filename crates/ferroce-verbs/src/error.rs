@@ -71,6 +71,14 @@ pub enum Error {
         /// What there is instead, or what to do.
         hint: String,
     },
+    /// Somebody else has it (`EADDRINUSE`).
+    #[error("{what} {name} is in use by another program of this host: choose another, or end that program")]
+    InUse {
+        /// What was asked for.
+        what: &'static str,
+        /// Its name or number.
+        name: String,
+    },
     /// The device could not be opened, or went away.
     #[error("{0}")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -19,6 +19,7 @@ mod device;
 mod error;
 mod event;
 mod gid;
+mod gsi;
 mod handle;
 mod memory;
 mod mtu;
@@ -35,6 +36,7 @@ pub use device::{AtomicCap, DeviceAttr, DeviceInfo, GidEntry, PortAttr, PortStat
 pub use error::{Error, PostError, Result};
 pub use event::{AsyncEvent, EventType};
 pub use gid::Gid;
+pub use gsi::{Gsi, MAD_LEN, MadHandler, MadOrigin, ServiceBinding};
 pub use handle::{Ah, CompChannel, Context, Cq, Mr, Pd, Qp, Srq};
 pub use memory::{Buffer, Region};
 pub use mtu::Mtu;

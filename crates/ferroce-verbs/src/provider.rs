@@ -5,12 +5,13 @@
 //! program.
 
 use crate::{
-    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, GidEntry, PortAttr, PostError, QpAttr, QpCap,
-    QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqAttr, SrqInitAttr, WorkCompletion,
+    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, GidEntry, MAD_LEN, MadHandler, PortAttr,
+    PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, ServiceBinding, SrqAttr,
+    SrqInitAttr, WorkCompletion,
 };
 use std::any::Any;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A way back from a trait object to the device's own type.
@@ -61,6 +62,28 @@ pub trait ContextOps: AsAny {
     fn next_async_event(&self) -> Result<Option<AsyncEvent>>;
     /// Named counters, as the kernel and NICs name them.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// This context's share of queue pair 1, if the device gives it away.
+    fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
+        None
+    }
+}
+
+/// A context's share of queue pair 1: see [`crate::Gsi`], whose methods these are.
+pub trait GsiOps: Send + Sync {
+    /// Hands all datagrams to `handler`.
+    fn set_handler(&self, handler: Weak<dyn MadHandler>) -> Result<()>;
+    /// Sends a datagram. Never blocks.
+    fn send(&self, to: &dyn AhOps, mad: &[u8; MAD_LEN]) -> Result<()>;
+    /// Claims a service for this context.
+    fn bind_service(&self, binding: ServiceBinding) -> Result<()>;
+    /// Gives a service up.
+    fn release_service(&self, binding: ServiceBinding);
+    /// The top byte of this context's communication ids.
+    fn comm_id_prefix(&self) -> u8;
+    /// The time.
+    fn now(&self) -> u64;
+    /// Has the handler called at `deadline`.
+    fn wake_at(&self, deadline: u64);
 }
 
 /// A protection domain.

@@ -5,6 +5,7 @@
 //! completion queue or stops polling, the thread goes back to epoll.
 
 mod gids;
+mod gsi;
 mod port;
 mod rx;
 mod steering;

@@ -1,7 +1,7 @@
 use super::port::{Port, Who};
 use super::steering;
 use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
-use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants};
+use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants, destination};
 use crate::link::shm::ShmReceiver;
 use crate::link::udp::{Received, RxBuffers};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const UDP_PATIENCE: u32 = 2000;
 /// What came before a timer was due is taken in before it fires, and that is no more packets than this: what the largest
 /// receive buffer holds.
 const BACKLOG: usize = 16 << 10;
+/// The slot that queue pair 1 seems to belong to.
+const GSI_SLOT: u8 = 0;
 /// Rounds between looks at the clock.
 const CLOCK_INTERVAL: u32 = 64;
 
@@ -125,15 +127,25 @@ impl Rx {
         let received = port.udp.recv(buffers, UDP_BUDGET, &mut |received| match received {
             Received::Packet { src, dst, tos, ttl, packet, .. } => {
                 let now = *now.get_or_insert_with(|| port.refresh_now());
+                let (src, dst) = (src.ip().to_canonical(), dst.to_canonical());
+                let mut deliver = || {
+                    let origin = Origin::Net { src, dst, tos, ttl };
+                    engine.receive(&origin, packet, now, &mut |qp, want| note(wants, deferred, patient, qp, want));
+                };
                 let dest = packet[5];
-                let multicast = packet[5..8] == [0xff; 3];
-                if dest != slot && !multicast {
+                if dest == slot && dest != GSI_SLOT || packet[5..8] == [0xff; 3] {
+                    deliver();
+                } else if let Some(destination) = destination(packet) {
+                    port.mad_owners(destination, dst, |owner| match owner == slot {
+                        true => deliver(),
+                        false => forward(port, owner, src, dst, tos, ttl, packet),
+                    });
+                } else if dest == slot {
+                    deliver();
+                } else {
                     strays += 1;
-                    forward(port, dest, src.ip().to_canonical(), dst, tos, ttl, packet);
-                    return;
+                    forward(port, dest, src, dst, tos, ttl, packet);
                 }
-                let origin = Origin::Net { src: src.ip().to_canonical(), dst: dst.to_canonical(), tos, ttl };
-                engine.receive(&origin, packet, now, &mut |qp, want| note(wants, deferred, patient, qp, want));
             }
             Received::Probe { index, nonce } => steering::probed(port, index, nonce),
         });

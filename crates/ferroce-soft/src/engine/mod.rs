@@ -10,6 +10,7 @@
 
 mod counters;
 mod cq;
+mod gsi;
 mod mr;
 mod qp;
 mod recv;
@@ -21,6 +22,7 @@ mod tx;
 
 pub(crate) use counters::{Counters, count};
 pub(crate) use cq::{CompletionQueue, CqObserver};
+pub(crate) use gsi::{Destination, GSI_QPN, GsiQp, destination};
 pub(crate) use mr::{MAX_MR, MemoryRegion, MrTable};
 pub(crate) use qp::{QpParts, QueuePair, Wants};
 pub(crate) use recv::{RecvQueue, Taken};
@@ -115,6 +117,7 @@ pub(crate) struct Engine {
     has_ready: AtomicBool,
     /// All that are ready wait for their link.
     link_full: AtomicBool,
+    pub(crate) gsi: GsiQp,
     pub(crate) counters: Counters,
     pub(crate) sink: Box<dyn EventSink>,
 }
@@ -131,9 +134,15 @@ impl Engine {
             ready: Mutex::new(VecDeque::new()),
             has_ready: AtomicBool::new(false),
             link_full: AtomicBool::new(false),
+            gsi: GsiQp::default(),
             counters: Counters::default(),
             sink,
         }
+    }
+
+    /// The high byte of all queue pair numbers.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
     }
 
     // ---- queue pairs ----
@@ -211,6 +220,12 @@ impl Engine {
         let qpn = packet.headers.bth.dest_qpn;
         if qpn == MULTICAST_QPN {
             self.receive_multicast(origin, &packet, now);
+            return;
+        }
+        if qpn == GSI_QPN {
+            if !self.gsi.receive(origin, &packet) {
+                count(&self.counters.malformed_packets);
+            }
             return;
         }
         let guard = self.qps.get(qpn & 0xffff);
@@ -300,7 +315,17 @@ impl Engine {
 
     /// When [`Engine::on_timers`] is next due.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next()
+        match (self.timers.next(), self.gsi.deadline()) {
+            (Some(timer), Some(gsi)) => Some(timer.min(gsi)),
+            (timer, gsi) => timer.or(gsi),
+        }
+    }
+
+    /// Looks at queue pair 1 at `deadline`.
+    pub(crate) fn wake_gsi_at(&self, deadline: Nanos) {
+        if self.gsi.wake_at(deadline) {
+            self.sink.wake_at(deadline);
+        }
     }
 
     /// Does what is due at `now`.
@@ -310,6 +335,7 @@ impl Engine {
                 qp.on_timer(self, deadline, tx, now);
             }
         }
+        self.gsi.on_timer(now);
     }
 }
 

@@ -96,6 +96,7 @@ impl Registry {
             entry.pid.store(std::process::id(), Ordering::Relaxed);
             entry.udp_index.store(0, Ordering::Relaxed);
             entry.udp_inode.store(0, Ordering::Relaxed);
+            entry.gsi.store(0, Ordering::Relaxed);
             entry.set_name(&options.name);
             entry.publish(incarnation);
         }

@@ -4,21 +4,23 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::SLOTS;
 use super::map::Shared;
+use super::services::{SERVICES, Service};
 
 /// First eight bytes of a registry: "ferroceR", little endian.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ferroceR");
 
 /// Number of the layout of registry and segments. Any change of either takes the next one.
-pub(super) const LAYOUT: u32 = 3;
+pub(super) const LAYOUT: u32 = 4;
 
 /// Longest name of a context, in bytes.
 pub(super) const NAME_BYTES: usize = 64;
 
-/// What the registry file holds: a head and 256 entries, of which 254 are used.
+/// What the registry file holds: a head, 256 entries, of which 254 are used, and the services of all contexts.
 #[repr(C)]
 pub(super) struct Table {
     pub(super) head: Head,
     entries: [Entry; 256],
+    pub(super) services: [Service; SERVICES],
 }
 
 /// The head of the registry.
@@ -39,6 +41,8 @@ pub(super) struct Head {
     pub(super) steering: AtomicU32,
     /// The value of `steering` that the kernel has been told of.
     pub(super) steered: AtomicU32,
+    /// One past the last entry of `services` that is in use.
+    pub(super) services: AtomicU32,
 }
 
 /// One slot. Written by its owner and, under the registry's lock, by whoever joins or reaps.
@@ -52,6 +56,8 @@ pub(super) struct Entry {
     pub(super) udp_index: AtomicU32,
     /// The inode of that socket.
     pub(super) udp_inode: AtomicU64,
+    /// Not zero once somebody receives the datagrams of queue pair 1.
+    pub(super) gsi: AtomicU32,
     name: [AtomicU64; NAME_BYTES / 8],
 }
 

@@ -39,6 +39,7 @@ mod membership;
 mod ofd;
 mod reserve;
 mod segment;
+mod services;
 mod sockets;
 
 pub use admin::{Admin, SlotInfo};
@@ -48,6 +49,7 @@ pub use membership::Membership;
 
 pub(crate) use map::{Mapping, Shared};
 pub(crate) use segment::{Control, Geometry, SegmentError};
+pub(crate) use services::{BindError, Binding, SERVICES};
 
 /// Number of slots: the contexts that can be open at once on one address.
 ///

@@ -20,6 +20,15 @@ impl MemoryDevice {
         Self { network, ip }
     }
 
+    /// Of the host, by its address: an EUI-64 that nobody assigned.
+    fn node_guid(&self) -> u64 {
+        let bits = match self.ip {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => ip.to_bits() as u64 ^ (ip.to_bits() >> 64) as u64,
+        };
+        bits & !(3 << 56) | 2 << 56
+    }
+
     /// The host's address.
     pub fn ip(&self) -> IpAddr {
         self.ip
@@ -28,7 +37,7 @@ impl MemoryDevice {
 
 impl Device for MemoryDevice {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { name: Self::NAME.into(), provider: "soft", node_guid: 0 }
+        DeviceInfo { name: Self::NAME.into(), provider: "soft", node_guid: self.node_guid() }
     }
 
     /// # Errors

@@ -4,7 +4,7 @@ use super::faults::{FaultPolicy, InFlight, MemoryFaults, RandomFaults};
 use super::port::{Address, MemoryPlace, MemoryTx, Node};
 use super::queue::{Event, EventQueue, Flight};
 use super::trace::{MemoryStats, TraceEvent, TraceKind};
-use crate::engine::{Nanos, Origin};
+use crate::engine::{Destination, Nanos, Origin, destination};
 use crate::random::Random;
 use ferroce_verbs::{Error, Mtu, Result};
 use ferroce_wire::{Flow, FlowIcrc, IpPair, ROCE_UDP_PORT};
@@ -39,6 +39,8 @@ struct Inner {
     nodes: BTreeMap<(IpAddr, u8), Arc<Node>>,
     slots: Slots,
     groups: HashMap<IpAddr, BTreeSet<(IpAddr, u8)>>,
+    /// Which context of a host has a service.
+    services: HashMap<(IpAddr, u64), u8>,
     policy: Policy,
     /// Directions that are blocked, and hosts that are cut off.
     blocked: HashSet<(IpAddr, IpAddr)>,
@@ -83,6 +85,7 @@ impl MemoryNetwork {
             nodes: BTreeMap::new(),
             slots: Slots::default(),
             groups: HashMap::new(),
+            services: HashMap::new(),
             policy: Policy::Random(RandomFaults::new(config.faults, random.fork(1))),
             blocked: HashSet::new(),
             isolated: HashSet::new(),
@@ -264,6 +267,7 @@ impl Network {
             members.remove(&key);
             !members.is_empty()
         });
+        inner.services.retain(|(ip, _), slot| (*ip, *slot) != key);
         // What it holds may come back here when it is dropped.
         drop(inner);
         drop(gone);
@@ -271,6 +275,25 @@ impl Network {
 
     pub(super) fn release(&self, ip: IpAddr, slot: u8) {
         self.inner.lock().slots.taken.remove(&(ip, slot));
+    }
+
+    /// Gives a service to a context; false if another one of its host has it.
+    pub(super) fn bind_service(&self, node: &Node, id: u64) -> bool {
+        use std::collections::hash_map::Entry;
+        match self.inner.lock().services.entry((node.ip, id)) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(node.slot);
+                true
+            }
+        }
+    }
+
+    pub(super) fn release_service(&self, node: &Node, id: u64) {
+        let mut inner = self.inner.lock();
+        if inner.services.get(&(node.ip, id)) == Some(&node.slot) {
+            inner.services.remove(&(node.ip, id));
+        }
     }
 
     pub(super) fn join_group(&self, group: IpAddr, node: &Node) {
@@ -505,7 +528,10 @@ impl Inner {
             self.observe(now, TraceKind::Rejected, flight);
             return Vec::new();
         }
+        let datagram = destination(&packet[..packet.len() - ferroce_wire::ICRC_LEN]);
         let nodes: Vec<Arc<Node>> = match *packet.as_slice() {
+            // To queue pair 1, which all contexts of the host share.
+            _ if datagram.is_some() => datagram.map(|to| self.mad_owners(flight.host, to)).unwrap_or_default(),
             // To a multicast group: all members of the host get it.
             [_, _, _, _, _, 0xff, 0xff, 0xff, ..] if flight.dst.is_multicast() => {
                 let members = self.groups.get(&flight.dst).into_iter().flatten();
@@ -524,6 +550,24 @@ impl Inner {
         }
         self.observe(now, kind, flight);
         nodes
+    }
+
+    /// The contexts of a host that a management datagram is for.
+    fn mad_owners(&self, host: IpAddr, destination: Destination) -> Vec<Arc<Node>> {
+        let all = || {
+            let nodes = self.nodes.range((host, 0)..=(host, u8::MAX)).map(|(_, node)| node);
+            nodes.filter(|node| node.engine.gsi.has_handler()).cloned()
+        };
+        let slot = match destination {
+            Destination::All => return all().collect(),
+            Destination::Slot(slot) => Some(slot),
+            Destination::Service(id) => self.services.get(&(host, id)).copied(),
+            Destination::Any => None,
+        };
+        let owner = slot.and_then(|slot| self.nodes.get(&(host, slot)).cloned());
+        // Somebody has to say that nobody has the service.
+        let refuser = || all().next().filter(|_| !matches!(destination, Destination::Slot(_)));
+        owner.or_else(refuser).into_iter().collect()
     }
 
     fn observe(&mut self, now: Nanos, kind: TraceKind, flight: &Flight) {

@@ -1,6 +1,6 @@
 use super::network::Network;
 use crate::engine::{Engine, Nanos, PacketTx, To};
-use ferroce_verbs::{Gid, GidEntry};
+use ferroce_verbs::{Error, Gid, GidEntry, Result, ServiceBinding};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -84,6 +84,17 @@ impl MemoryPort {
 
     pub(crate) fn leave_group(&self, gid: Gid) {
         self.network.leave_group(gid.ip(), &self.node);
+    }
+
+    pub(crate) fn bind_service(&self, binding: ServiceBinding) -> Result<()> {
+        if self.network.bind_service(&self.node, binding.service_id) {
+            return Ok(());
+        }
+        Err(Error::InUse { what: "service", name: format!("{:#018x}", binding.service_id) })
+    }
+
+    pub(crate) fn release_service(&self, binding: ServiceBinding) {
+        self.network.release_service(&self.node, binding.service_id);
     }
 
     pub(crate) fn key_tag(&self) -> u32 {

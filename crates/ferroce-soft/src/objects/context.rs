@@ -1,6 +1,7 @@
 use super::channel::SoftChannel;
 use super::cq::SoftCq;
 use super::events::{Events, RawEvent, Sink};
+use super::gsi::SoftGsi;
 use super::own;
 use super::pd::SoftPd;
 use super::port::ContextPort;
@@ -10,7 +11,7 @@ use crate::config::SoftConfig;
 use crate::driver::{self, OpenError, Port};
 use crate::engine::{Av, Engine, MAX_MR, MAX_QP, PeerFlow, SharedRecvQueue, Table};
 use crate::memory::MemoryPlace;
-use ferroce_verbs::provider::{CompChannelOps, ContextOps, CqOps, PdOps};
+use ferroce_verbs::provider::{CompChannelOps, ContextOps, CqOps, GsiOps, PdOps};
 use ferroce_verbs::{
     AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu, PortAttr,
     PortState, Qp, Result, Srq,
@@ -169,6 +170,10 @@ impl Drop for SoftContext {
 }
 
 impl ContextOps for SoftContext {
+    fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
+        Some(Arc::new(SoftGsi(self)))
+    }
+
     fn info(&self) -> DeviceInfo {
         self.info.clone()
     }

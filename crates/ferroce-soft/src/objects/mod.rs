@@ -5,6 +5,7 @@ mod channel;
 mod context;
 mod cq;
 mod events;
+mod gsi;
 mod pd;
 mod port;
 mod qp;

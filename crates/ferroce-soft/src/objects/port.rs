@@ -1,7 +1,7 @@
 use crate::driver;
-use crate::engine::{Engine, Nanos, PacketTx};
+use crate::engine::{Av, Engine, Nanos, PacketTx};
 use crate::memory::MemoryPort;
-use ferroce_verbs::{Gid, GidEntry, Result};
+use ferroce_verbs::{Gid, GidEntry, MAD_LEN, Result, ServiceBinding};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -112,6 +112,37 @@ impl ContextPort {
         match self {
             Self::Host(_) => rand::random(),
             Self::Memory(port) => port.key_tag(),
+        }
+    }
+
+    /// Sends a management datagram. Never blocks.
+    pub(super) fn send_mad(&self, engine: &Engine, av: &Av, mad: &[u8; MAD_LEN]) {
+        match self {
+            Self::Host(port) => port.send_mad(engine, av, mad),
+            Self::Memory(port) => port.send(|tx| engine.gsi.send(tx, av, 0, mad)),
+        }
+    }
+
+    /// Says that this context receives management datagrams.
+    pub(super) fn set_gsi(&self) {
+        match self {
+            Self::Host(port) => port.set_gsi(),
+            // It sees for itself.
+            Self::Memory(_) => {}
+        }
+    }
+
+    pub(super) fn bind_service(&self, binding: ServiceBinding) -> Result<()> {
+        match self {
+            Self::Host(port) => port.bind_service(binding),
+            Self::Memory(port) => port.bind_service(binding),
+        }
+    }
+
+    pub(super) fn release_service(&self, binding: ServiceBinding) {
+        match self {
+            Self::Host(port) => port.release_service(binding),
+            Self::Memory(port) => port.release_service(binding),
         }
     }
 

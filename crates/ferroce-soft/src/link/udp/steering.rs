@@ -16,7 +16,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter};
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W,
+    sock_filter,
+};
 
 use super::cmsg::Control;
 use super::name::SockName;
@@ -32,6 +35,13 @@ const PROBE: u8 = 0xff;
 const PROBE_LEN: usize = 1 + 2 + 8;
 /// Where the top byte of the destination QPN is in a BTH (IBTA 9.2).
 pub(super) const SLOT_OFFSET: usize = 5;
+/// Where the MAD is in a datagram to queue pair 1: behind BTH and DETH.
+const MAD_OFFSET: u32 = 20;
+/// Attribute ids of the messages of communication management (IBTA 16.7.2) that do not begin with two communication ids, of
+/// which the second is the receiver's. The top byte of such an id, or of a SIDR request's, is its owner's slot.
+const CM_REQ: u32 = 0x10;
+const CM_SIDR_REQ: u32 = 0x17;
+const CM_SIDR_REP: u32 = 0x18;
 /// Which index no socket has.
 const NO_SOCKET: u32 = u32::MAX;
 
@@ -81,7 +91,21 @@ pub fn steering_program(table: &[(u8, u16)]) -> Vec<sock_filter> {
         op(BPF_LD | BPF_H | BPF_ABS, 1),
         // "Return the accumulator": BPF_A is 0x10 (include/uapi/linux/filter.h).
         op(BPF_RET | 0x10, 0),
+        // Is it for queue pair 1, which all contexts share?
+        op(BPF_LD | BPF_W | BPF_ABS, SLOT_OFFSET as u32 - 1),
+        op(BPF_ALU | BPF_AND | BPF_K, 0xff_ffff),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 6),
+        // Then who it is for depends on what it is. A request names a service, of which nothing is known here.
+        op(BPF_LD | BPF_H | BPF_ABS, MAD_OFFSET + 16),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, CM_REQ, 6, 0),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REQ, 5, 0),
+        jump(BPF_JMP | BPF_JEQ | BPF_K, CM_SIDR_REP, 5, 0),
+        op(BPF_LD | BPF_B | BPF_ABS, MAD_OFFSET + 24 + 4),
+        op(BPF_JMP | BPF_JA, 4),
         op(BPF_LD | BPF_B | BPF_ABS, SLOT_OFFSET as u32),
+        op(BPF_JMP | BPF_JA, 2),
+        op(BPF_RET | BPF_K, NO_SOCKET),
+        op(BPF_LD | BPF_B | BPF_ABS, MAD_OFFSET + 24),
     ];
     search(&mut program, &entries);
     program
@@ -172,6 +196,11 @@ mod tests {
                     Some(&byte) => a = u32::from(byte),
                     None => return Some(0),
                 }
+            } else if code == BPF_LD | BPF_W | BPF_ABS {
+                let Some(word) = packet.get(k as usize..k as usize + 4) else { return Some(0) };
+                a = u32::from_be_bytes(word.try_into().ok()?);
+            } else if code == BPF_ALU | BPF_AND | BPF_K {
+                a &= k;
             } else if code == BPF_LD | BPF_H | BPF_ABS {
                 match packet.get(k as usize..k as usize + 2) {
                     Some(half) => a = u32::from(u16::from_be_bytes([half[0], half[1]])),
@@ -209,6 +238,19 @@ mod tests {
             for slot in 0..=255 {
                 let expected = table.get(&slot).map_or(NO_SOCKET, |&index| u32::from(index));
                 prop_assert_eq!(run(&program, &packet(slot)), Some(expected));
+            }
+            let gsi = |attribute: u8, at: usize, slot: u8| {
+                let mut packet = [4; 280];
+                packet[5..8].copy_from_slice(&[0, 0, 1]);
+                packet[36..38].copy_from_slice(&[0, attribute]);
+                packet[at] = slot;
+                run(&program, &packet)
+            };
+            for slot in 0..=255 {
+                let expected = Some(table.get(&slot).map_or(NO_SOCKET, |&index| u32::from(index)));
+                prop_assert_eq!(gsi(0x13, 48, slot), expected);
+                prop_assert_eq!(gsi(0x18, 44, slot), expected);
+                prop_assert_eq!([gsi(0x10, 48, slot), gsi(0x17, 44, slot)], [Some(NO_SOCKET); 2]);
             }
             for index in [0, 1, 0x1234, u16::MAX] {
                 prop_assert_eq!(run(&program, &probe(index, 7)), Some(u32::from(index)));
