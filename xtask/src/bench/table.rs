@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::ours::{self, Programs};
 use super::{libfabric, ucx};
 use crate::error::Error;
@@ -108,8 +110,16 @@ fn send_rate(setting: &Setting, link: &str) -> Result<f64, Error> {
 const MANY: &str = "10000";
 const FEW: &str = "10";
 
-fn post_cost(setting: &Setting, qps: &str) -> Result<f64, Error> {
-    setting.programs.many_qps(&["post", qps, &setting.share().to_string()], |json| json["ns_per_post"].as_f64())
+fn post_cost(setting: &Setting, qps: &str, value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
+    setting.programs.many_qps(&["post", qps, &setting.share().to_string()], value)
+}
+
+fn on_few(json: &Value) -> Option<f64> {
+    json["ns_per_post"].as_f64()
+}
+
+fn on_all(json: &Value) -> Option<f64> {
+    json["ns_per_post_on_all"].as_f64()
 }
 
 pub(super) const GROUPS: &[Group] = &[
@@ -232,11 +242,22 @@ pub(super) const GROUPS: &[Group] = &[
         name: "qp-post",
         what: "post and completion of an 8-byte RDMA write, on 8 queue pairs in turn, while 10,000 are connected",
         unit: "ns",
-        ours: |setting| post_cost(setting, MANY),
+        ours: |setting| post_cost(setting, MANY, on_few),
         against: &[Against::Peer {
             name: "ferroce with 10 queue pairs",
             bar: Some(Bar::AtMost(1.3)),
-            run: |setting| post_cost(setting, FEW),
+            run: |setting| post_cost(setting, FEW, on_few),
+        }],
+    },
+    Group {
+        name: "qp-post-all",
+        what: "the same on all 10,000 in turn, none of which is in the processor's cache when its turn comes",
+        unit: "ns",
+        ours: |setting| post_cost(setting, MANY, on_all),
+        against: &[Against::Peer {
+            name: "ferroce with 10 queue pairs",
+            bar: None,
+            run: |setting| post_cost(setting, FEW, on_all),
         }],
     },
 ];
