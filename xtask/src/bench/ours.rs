@@ -1,4 +1,4 @@
-//! ferroce itself, and the two programs of `ferroce-soft` that measure beside it.
+//! ferroce itself, and the two examples of `ferroce-soft` that measure what the tool does not.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

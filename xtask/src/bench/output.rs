@@ -169,8 +169,8 @@ impl Document<'_> {
              - ferroce: `ferroce perf send --lat`, `write --bw` and `send --rate` with `--local`.\n\
              - UCX: `ucx_perftest` of the Debian package ucx-utils, with `UCX_TLS=posix,cma,self` or `tcp,self`.\n\
              - libfabric: `fi_pingpong -p 'udp;ofi_rxd' -e rdm` of the Debian package libfabric-bin.\n\
-             - raw UDP sockets: `cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate`, two \
-             processes that only send and receive as many bytes as a RoCE packet has, and check nothing.\n\
+             - raw UDP sockets: `cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate`, which \
+             only sends and receives as many bytes as RoCE packets have: between two processes for latency, otherwise two threads, checking nothing.\n\
              - many queue pairs: `cargo run --release -p ferroce-soft --example many_qps`. Its head says how memory is counted."
         );
     }

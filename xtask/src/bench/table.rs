@@ -251,7 +251,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "qp-post-all",
-        what: "the same on all 10,000 in turn, none of which is in the processor's cache when its turn comes",
+        what: "the same on all 10,000 in turn, which the processor's caches may not hold",
         unit: "ns",
         ours: |setting| post_cost(setting, MANY, on_all),
         against: &[Against::Peer {
