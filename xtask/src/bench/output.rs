@@ -144,14 +144,14 @@ impl Document<'_> {
         let machine = self.machine;
         let _ = writeln!(
             text,
-            "\n## Machine\n\n{}, {} processors, {} GiB of memory{}; Linux {}. Before the first run its load was {}{}.\n\n## Versions\n",
+            "\n## Machine\n\n{}, {} processors, {} GiB of memory{}; Linux {}. Before the first run other programs kept {} of its processors busy{}.\n\n## Versions\n",
             machine.cpu,
             machine.cpus,
             machine.memory_gib,
             if machine.virtual_machine { ", a virtual machine" } else { "" },
             machine.kernel,
-            machine.load,
-            if machine.load > 0.5 { ": other programs were running, so take the figures with care" } else { "" },
+            machine.busy,
+            if machine.busy > 0.2 { ", so take the figures with care" } else { "" },
         );
         for (name, version) in self.versions {
             let _ = writeln!(text, "- {name} {version}");
