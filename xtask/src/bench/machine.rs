@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_not_idle_is_busy() {
         let before = "cpu  100 0 50 1000 10 0 0 0 0 0\ncpu0 1 1 1 1\n";
-        assert_eq!(busy_share(before, "cpu  120 5 55 1060 20 0 0 0 7 0\n"), Some(0.3));
+        assert_eq!(busy_share(before, "cpu  115 5 55 1065 20 0 0 0 7 0\n"), Some(0.25));
         assert_eq!(busy_share(before, before), None);
         assert_eq!(busy_share("", ""), None);
     }
