@@ -16,6 +16,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run every check that must pass before a change is merged
     Test(TestArgs),
+    /// Measure ferroce and its peers side by side, and write docs/benchmarks.md and docs/benchmarks.json
+    Bench(BenchArgs),
     /// Boot a Debian kernel with Soft-RoCE under QEMU and run scripts inside
     Vm(VmArgs),
 }
@@ -57,4 +59,31 @@ pub(crate) struct VmArgs {
     /// Keep the directory of the run: the initial RAM disk and both logs
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Runs of each program, of which the median counts [default: 5, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// Short runs, to see that everything works
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Measure only these benchmarks
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+
+    /// Name the benchmarks and exit
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Where to write the result [default: docs; target/bench if it is not a whole one]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Everything is built and installed, and this is a network namespace of our own
+    #[arg(long, hide = true)]
+    pub(crate) isolated: bool,
 }

@@ -32,6 +32,9 @@ pub(crate) enum Error {
     #[error("no such step: `{0}`; `cargo xtask test --list` names them")]
     NoSuchStep(String),
 
+    #[error("no such benchmark: `{0}`; `cargo xtask bench --list` names them")]
+    NoSuchBenchmark(String),
+
     #[error("{} cannot be read as a policy", path.display())]
     Policy {
         path: PathBuf,

@@ -44,7 +44,7 @@ pub(crate) fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-fn spawn_error(command: &Command) -> impl FnOnce(std::io::Error) -> Error {
+pub(crate) fn spawn_error(command: &Command) -> impl FnOnce(std::io::Error) -> Error {
     let program = command.get_program().to_string_lossy().into_owned();
     move |source| Error::Spawn { program, source }
 }

@@ -11,9 +11,11 @@
 //! | `packages` | is what the checks need installed? |
 //! | `workspace` | where are things, and what is in the workspace? |
 //! | `deny` | may we use what we depend on? |
+//! | `bench` | how fast is it, and how fast are others? |
 //! | `vm` | does it work with a real kernel? |
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod deny;
 mod error;
@@ -46,6 +48,7 @@ fn dispatch(cli: cli::Cli) -> Result<bool, error::Error> {
     let workspace = workspace::Workspace::locate()?;
     match cli.command {
         cli::Command::Test(args) => runner::test(&workspace, &args),
+        cli::Command::Bench(args) => bench::command(&workspace, &args),
         cli::Command::Vm(args) => vm::command(&workspace, &args),
     }
 }

@@ -89,6 +89,7 @@ pub(crate) fn measure(
         match session.measure_size(&control, size) {
             Ok(measurement) => measurements.push(measurement),
             Err(failure) => {
+                tracing::debug!(counters = ?endpoint.context.counters(), "failed");
                 // What the peer says explains more than that this end was broken off by it.
                 let cause = control.broken_off();
                 control.send_failure(&failure);

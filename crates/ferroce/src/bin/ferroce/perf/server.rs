@@ -129,6 +129,7 @@ impl Accepted {
             match self.control.wait("next size")? {
                 Message::Start { size } if self.plan.sizes.contains(&size) => {
                     if let Err(failure) = self.serve_size(size) {
+                        tracing::debug!(counters = ?self.endpoint.context.counters(), "failed");
                         self.control.send_failure(&failure);
                         return Err(failure);
                     }

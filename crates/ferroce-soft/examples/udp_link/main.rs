@@ -2,15 +2,17 @@
 //!
 //! ```text
 //! cargo run --release -p ferroce-soft --example udp_link [SECONDS]
+//! cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate SECONDS
 //! ```
 //!
 //! Each row of the link stands beside the least that the kernel asks for the same work: half round trip of a
 //! 24-byte packet, both ends polling; bandwidth of 4 KiB packets in batches, ICRC computed and checked; rate of
 //! 24-byte packets in batches of 64. Then the same with one thread that sends and receives in turn, in processor
-//! time, the best of many samples: that is to be trusted on a busy machine too.
+//! time, the best of many samples: that is to be trusted on a busy machine too. `limit` measures the sockets alone.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+mod raw;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,21 +25,29 @@ const SMALL: usize = 20;
 const LARGE: usize = 12 + 4096;
 
 fn main() {
-    let seconds = std::env::args().nth(1).map_or(1.0, |s| s.parse().expect("seconds"));
-    let time = Duration::from_secs_f64(seconds);
+    let seconds = |text: &String| Duration::from_secs_f64(text.parse().expect("seconds"));
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [raw::ECHO] => raw::echo(),
+        ["limit", what, _] => raw::limit(what, seconds(&args[2])),
+        [] => compare(Duration::from_secs(1)),
+        _ => compare(seconds(&args[0])),
+    }
+}
+
+fn compare(time: Duration) {
     let row = |what: &str, value: f64, unit: &str| println!("{what:<44} {value:>8.2} {unit}");
-    row("half round trip, raw sockets", raw_ping_pong(time), "µs");
+    row("half round trip, raw sockets", raw::ping_pong(time), "µs");
     row("half round trip, link", link_ping_pong(time), "µs");
-    row("4 KiB packets, raw GSO and GRO", raw_stream(time, LARGE + 4, 15), "GB/s");
+    row("4 KiB packets, raw GSO and GRO", raw::stream(time, LARGE, 15) * LARGE as f64 / 1e9, "GB/s");
     row("4 KiB packets, link", link_stream(time, LARGE, 15).1, "GB/s");
-    let raw = raw_stream(time, SMALL + 4, 64) * 1e3 / (SMALL + 4) as f64;
-    row("24-byte packets in 64s, raw GSO and GRO", raw, "M/s");
+    row("24-byte packets in 64s, raw GSO and GRO", raw::stream(time, SMALL, 64) / 1e6, "M/s");
     row("24-byte packets in 64s, link", link_stream(time, SMALL, 64).0 / 1e6, "M/s");
     println!("one thread, processor time:");
     for (what, len, count) in
         [("24-byte packet", SMALL, 1), ("64 24-byte packets", SMALL, 64), ("15 4 KiB packets", LARGE, 15)]
     {
-        let (raw, link) = (raw_round(time, len + 4, count), link_round(time, len, count));
+        let (raw, link) = (raw::round(time, len, count), link_round(time, len, count));
         row(&format!("{what}, raw"), raw, "µs");
         row(&format!("{what}, link"), link, "µs");
     }
@@ -62,23 +72,6 @@ fn processor_time(time: Duration, mut round: impl FnMut()) -> f64 {
     best
 }
 
-/// Sending and receiving a batch of `count` packets, plain sockets.
-fn raw_round(time: Duration, len: usize, count: usize) -> f64 {
-    let (a, b) = (raw_socket(), raw_socket());
-    if count > 1 {
-        set_udp(&a, UDP_SEGMENT, len as libc::c_int);
-        set_udp(&b, UDP_GRO, 1);
-    }
-    let to_b = b.local_addr().expect("addr");
-    let payload = vec![4; len * count];
-    let mut buf = vec![0; 65_536];
-    processor_time(time, || {
-        a.send_to(&payload, to_b).expect("send");
-        let (n, _) = b.recv_from(&mut buf).expect("receive");
-        assert_eq!(n, payload.len());
-    })
-}
-
 /// The same through the link.
 fn link_round(time: Duration, len: usize, count: usize) -> f64 {
     let (a, b) = (open(), open());
@@ -94,42 +87,6 @@ fn link_round(time: Duration, len: usize, count: usize) -> f64 {
         let mut seen = 0;
         b.recv(&mut bufs, 16, &mut |_| seen += 1).expect("receive");
         assert_eq!(seen, count);
-    })
-}
-
-fn raw_socket() -> UdpSocket {
-    let socket = UdpSocket::bind((LOCAL, 0)).expect("bind");
-    socket.set_nonblocking(true).expect("nonblocking");
-    let s = socket2::SockRef::from(&socket);
-    s.set_recv_buffer_size(16 << 20).expect("buffer");
-    s.set_send_buffer_size(16 << 20).expect("buffer");
-    socket
-}
-
-fn raw_ping_pong(time: Duration) -> f64 {
-    let (a, b) = (raw_socket(), raw_socket());
-    let (to_a, to_b) = (a.local_addr().expect("addr"), b.local_addr().expect("addr"));
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut buf = [0; 64];
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok((n, _)) = b.recv_from(&mut buf) {
-                    b.send_to(&buf[..n], to_a).expect("send");
-                }
-            }
-        });
-        let mut buf = [0; 64];
-        let start = Instant::now();
-        let mut rounds = 0u32;
-        while start.elapsed() < time {
-            a.send_to(&[4; SMALL + 4], to_b).expect("send");
-            while a.recv_from(&mut buf).is_err() {}
-            rounds += 1;
-        }
-        let took = start.elapsed();
-        stop.store(true, Ordering::Relaxed);
-        took.as_secs_f64() * 1e6 / f64::from(rounds) / 2.0
     })
 }
 
@@ -182,57 +139,12 @@ fn link_ping_pong(time: Duration) -> f64 {
     })
 }
 
-const UDP_SEGMENT: libc::c_int = 103;
-const UDP_GRO: libc::c_int = 104;
-
-fn set_udp(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) {
-    // SAFETY: the option value is a live c_int and its size is what is said.
-    let result = unsafe {
-        let size = size_of_val(&value) as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, (&raw const value).cast(), size)
-    };
-    assert_eq!(result, 0);
-}
-
-/// GB/s received. The receiver tells the sender how far it is, so that little is lost.
-fn raw_stream(time: Duration, len: usize, batch: usize) -> f64 {
-    let (a, b) = (raw_socket(), raw_socket());
-    set_udp(&a, UDP_SEGMENT, len as libc::c_int);
-    set_udp(&b, UDP_GRO, 1);
-    let to_b = b.local_addr().expect("addr");
-    let payload = vec![4; len * batch];
-    let stop = AtomicBool::new(false);
-    let window = Window::default();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut sent = 0;
-            while !stop.load(Ordering::Relaxed) {
-                if window.open(sent) {
-                    sent += a.send_to(&payload, to_b).unwrap_or(0) as u64;
-                }
-            }
-        });
-        let mut buf = vec![0; 65_536];
-        let start = Instant::now();
-        let mut received = 0;
-        while start.elapsed() < time {
-            if let Ok((n, _)) = b.recv_from(&mut buf) {
-                received += n as u64;
-                window.move_to(received);
-            }
-        }
-        let took = start.elapsed();
-        stop.store(true, Ordering::Relaxed);
-        received as f64 / took.as_secs_f64() / 1e9
-    })
-}
-
 /// Packets per second and GB/s received.
 fn link_stream(time: Duration, len: usize, count: usize) -> (f64, f64) {
     let (a, b) = (open(), open());
     let to_b = way(&b);
     let stop = AtomicBool::new(false);
-    let window = Window::default();
+    let window = raw::Window::new(b.receive_buffer().expect("buffer"));
     let received = std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut batch = a.sender().batch();
@@ -278,21 +190,4 @@ fn link_stream(time: Duration, len: usize, count: usize) -> (f64, f64) {
         b.receive_drops().expect("drops"),
     );
     received
-}
-
-/// How far the receiver is: a stand-in for the acknowledgements of the protocol above.
-#[derive(Default)]
-struct Window(std::sync::atomic::AtomicU64);
-
-impl Window {
-    /// Bytes that may be under way.
-    const SIZE: u64 = 512 * 1024;
-
-    fn open(&self, sent: u64) -> bool {
-        sent < self.0.load(Ordering::Relaxed) + Self::SIZE
-    }
-
-    fn move_to(&self, received: u64) {
-        self.0.store(received, Ordering::Relaxed);
-    }
 }
