@@ -248,3 +248,43 @@ fn a_queue_pair_has_one_timer_at_most() {
     let left = a.context.counters().into_iter().find(|(name, _)| *name == "timers").unwrap().1;
     assert_eq!(left, 0, "it went with the queue pair");
 }
+
+fn counter(end: &End, name: &str) -> u64 {
+    end.context.counters().iter().find(|(counter, _)| *counter == name).expect(name).1
+}
+
+/// A 64-packet message of which the chosen packets are lost once; returns how long it took.
+fn with_lost(lost: impl Fn(&Headers, bool) -> bool + Send + 'static) -> (End, Duration) {
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let (a, b) = pair(&network, 64 * MTU, |attr| attr.timeout = Some(18));
+    let mut seen = std::collections::HashSet::new();
+    network.set_policy(Box::new(Script(0, move |_, headers: &Headers| {
+        let first = seen.insert((headers.bth.opcode, headers.bth.psn));
+        lost(headers, first).then_some(LOST)
+    })));
+    b.qp.post_recv(&[RecvWr::new(1, &[b.mr.sge(..).unwrap()])]).unwrap();
+    a.qp.post_send(&[SendWr::send(2, &[a.mr.sge(..).unwrap()])]).unwrap();
+    let mut all = Vec::new();
+    while all.is_empty() {
+        assert!(network.step(), "nothing happens any more");
+        all = drain(&a.cq);
+    }
+    assert_eq!(all[0].status, WcStatus::Success);
+    (a, network.now())
+}
+
+#[test]
+fn a_lost_tail_does_not_cost_a_timeout() {
+    // The last packet; the acknowledgement of it; the report of a gap.
+    let cases: [fn(&Headers, bool) -> bool; 3] = [
+        |headers, first| headers.bth.psn == 63 && headers.bth.opcode != Opcode::RcAck && first,
+        |headers, first| headers.bth.psn == 63 && headers.bth.opcode == Opcode::RcAck && first,
+        |headers, first| headers.bth.psn == 40 && first,
+    ];
+    for lost in cases {
+        let (a, took) = with_lost(lost);
+        // A timeout of 18 is a second.
+        assert!(took < Duration::from_millis(100), "{took:?}");
+        assert_eq!((counter(&a, "tail_loss_probes"), counter(&a, "local_ack_timeout_err")), (1, 0));
+    }
+}

@@ -46,6 +46,8 @@ counters! {
     implied_nak_seq_err,
     /// Local ACK timeouts.
     local_ack_timeout_err,
+    /// Packets sent again to hear of those before them.
+    tail_loss_probes,
     /// Requests given up after the last retry.
     retry_exceeded_err,
     /// Requests given up after the last receiver-not-ready retry.

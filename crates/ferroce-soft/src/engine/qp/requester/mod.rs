@@ -38,10 +38,12 @@ pub(in crate::engine::qp) struct Requester {
     implied_at: Option<u32>,
     /// The oldest PSN when the peer last reported a sequence error.
     sequence_at: Option<u32>,
-    /// The oldest PSN when the ACK timer last fired.
-    timer_mark: Option<u32>,
-    /// How often it has fired since there was progress, or since the last timeout.
-    expiries: u8,
+    /// The oldest PSN when the timer last fired and found another one, or when the last timeout was; and the time.
+    timer_mark: Option<(u32, Nanos)>,
+    /// The last packet was sent again since then, to hear of the rest.
+    probed: bool,
+    /// It is to be sent again.
+    probe: bool,
     /// Something was sent since the ACK timer last fired.
     active: bool,
 }
@@ -71,7 +73,8 @@ impl Requester {
             implied_at: None,
             sequence_at: None,
             timer_mark: None,
-            expiries: 0,
+            probed: false,
+            probe: false,
             active: false,
         }
     }
@@ -133,7 +136,7 @@ impl Requester {
         }
         // Kept running while the queue pair is active, so that sending does not have to start it each time.
         let running = self.outstanding() || self.active;
-        (running && cx.conn.timeout != 0).then(|| now + (4096_u64 << cx.conn.timeout))
+        (running && cx.conn.timeout != 0).then(|| now + self.timer_period(cx))
     }
 
     /// Whether there is something to send; whether it may be sent is for [`Requester::transmit`] to find out.
@@ -158,6 +161,9 @@ impl Requester {
             if to.is_some_and(|to| !tx.is_writable(&to)) {
                 return TxStatus::LinkFull;
             }
+        }
+        if std::mem::take(&mut self.probe) && self.send_probe(cx, tx) {
+            budget.take();
         }
         loop {
             if self.queue.next == self.queue.tail || self.rnr_until.is_some() {
@@ -221,9 +227,7 @@ impl Requester {
     fn send_packet(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, position: u32) -> Emitted {
         let Some(to) = cx.conn.peer() else { return Emitted::Unreadable };
         let wqe = self.queue.get(position);
-        let mtu = cx.conn.mtu.bytes();
         let index = psn_diff(self.tx, wqe.first_psn) as u32;
-        let offset = u64::from(index) * u64::from(mtu);
         if wqe.has_response() {
             let sges = self.queue.sges(position);
             let Some((header, packets)) = response_request(cx, wqe, sges, self.tx) else { return Emitted::Unreadable };
@@ -235,27 +239,33 @@ impl Requester {
             }
             return emitted;
         }
-        let len = (u64::from(wqe.len) - offset).min(u64::from(mtu)) as usize;
         let last = index + 1 == wqe.packets;
-        let (opcode, ext) = request_header(cx.qp.qp_type, wqe, index == 0, last);
         let rc = cx.qp.qp_type == QpType::Rc;
         let ends = last && position.wrapping_add(1) == self.queue.tail;
-        let header = Header {
-            opcode,
-            psn: self.tx,
-            ack_request: rc && (ends || self.ask_now(cx, position, last)),
-            solicited: last && wqe.flags.contains(SendFlags::SOLICITED),
-            ext,
-        };
-        let emitted = emit(tx, to, header, len, |out| self.fill(cx, position, offset, out));
+        let ack_request = rc && (ends || self.ask_now(cx, position, last));
+        let emitted = self.emit_part(cx, tx, position, index, ack_request);
         if emitted == Emitted::Yes {
-            self.unasked = if header.ack_request { 0 } else { self.unasked + 1 };
+            self.unasked = if ack_request { 0 } else { self.unasked + 1 };
             self.advance_tx(cx, position, 1);
             if !rc && last {
                 self.retire_unreliable(cx);
             }
         }
         emitted
+    }
+
+    /// Sends packet `index` of a send or write.
+    fn emit_part(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx, position: u32, index: u32, ack_request: bool) -> Emitted {
+        let Some(to) = cx.conn.peer() else { return Emitted::Unreadable };
+        let wqe = self.queue.get(position);
+        let mtu = u64::from(cx.conn.mtu.bytes());
+        let offset = u64::from(index) * mtu;
+        let len = (u64::from(wqe.len) - offset).min(mtu) as usize;
+        let last = index + 1 == wqe.packets;
+        let (opcode, ext) = request_header(cx.qp.qp_type, wqe, index == 0, last);
+        let solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
+        let header = Header { opcode, psn: psn_add(wqe.first_psn, index), ack_request, solicited, ext };
+        emit(tx, to, header, len, |out| self.fill(cx, position, offset, out))
     }
 
     /// Copies what lies `offset` bytes into the message to `out`; false if the local buffers may not be read.

@@ -1,10 +1,12 @@
 //! What is done about what was lost, and how the queue ends when that does not help.
 
 use super::super::Cx;
+use super::super::emit::Emitted;
 use super::window::flow;
 use super::{Requester, SendFailed};
-use crate::engine::{Nanos, count};
+use crate::engine::{Nanos, PacketTx, count};
 use ferroce_verbs::{WcStatus, WorkCompletion};
+use ferroce_wire::{psn_diff, psn_sub};
 
 /// Why a send is sent again.
 pub(super) enum Resend {
@@ -13,9 +15,15 @@ pub(super) enum Resend {
     Implied,
 }
 
-/// Expiries of the ACK timer that make a timeout: the first after progress, and any.
-const FIRST_TIMEOUT: u8 = 2;
-const LONGEST_TIMEOUT: u8 = 4;
+/// The longest timeout, as a multiple of what was set. It fires up to one period of the timer late.
+const LONGEST_TIMEOUT: Nanos = 3;
+/// How long nothing is heard until the last packet is sent again, where packets are lost: up to twice that.
+const PROBE: Nanos = 1_000_000;
+
+/// What was set.
+fn timeout(cx: &Cx<'_>) -> Nanos {
+    4096 << cx.conn.timeout
+}
 
 impl Requester {
     pub(super) fn resend(&mut self, cx: &Cx<'_>, why: Resend) -> Result<(), SendFailed> {
@@ -41,6 +49,30 @@ impl Requester {
         }
         self.rewind(cx);
         Ok(())
+    }
+
+    /// How long the timer runs: a timeout where nothing is lost, otherwise until a probe.
+    pub(super) fn timer_period(&self, cx: &Cx<'_>) -> Nanos {
+        if flow(cx).is_some() { timeout(cx).min(PROBE) } else { timeout(cx) }
+    }
+
+    /// Sends the last packet again and asks for an acknowledgement. If what was lost is the acknowledgement, or the last packet,
+    /// it comes now; if it is the report of a gap, or what was sent again for it, the peer reports the gap again. Without
+    /// this only a timeout would help, which is a hundred times longer. Returns whether it was sent.
+    pub(super) fn send_probe(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> bool {
+        // Nothing is in flight, or all of it is to be sent again anyway.
+        if self.tx == self.una || self.rnr_until.is_some() {
+            return false;
+        }
+        let begun = self.queue.next != self.queue.tail && self.queue.get(self.queue.next).first_psn != self.tx;
+        let position = if begun { self.queue.next } else { self.queue.next.wrapping_sub(1) };
+        let wqe = self.queue.get(position);
+        if wqe.has_response() || wqe.failed.is_some() {
+            return false;
+        }
+        let index = psn_diff(psn_sub(self.tx, 1), wqe.first_psn) as u32;
+        count(&cx.engine.counters.tail_loss_probes);
+        self.emit_part(cx, tx, position, index, true) == Emitted::Yes
     }
 
     /// Everything from the oldest unacknowledged packet on is sent again.
@@ -87,19 +119,24 @@ impl Requester {
             self.timer_mark = None;
             return Ok(());
         }
-        // `n` expiries without progress make a timeout that lies between n - 1 and n times what was set. The specification
-        // allows one to four (IBTA 9.7.6.1.3), so the first timeout takes two expiries and each one after it, while nothing
-        // helps, one more: what is sent again to a peer that is only slow makes it slower.
-        if self.timer_mark.replace(self.una) != Some(self.una) {
-            self.expiries = 1;
+        let marked = match self.timer_mark {
+            Some((una, at)) if una == self.una => at,
+            _ => {
+                self.timer_mark = Some((self.una, now));
+                self.probed = false;
+                return Ok(());
+            }
+        };
+        // The specification allows one to four times what was set (IBTA 9.7.6.1.3). The first timeout takes one, counted from
+        // the first look after the last progress, and each one after it, while nothing helps, one more: what is sent again to a
+        // peer that is only slow makes it slower.
+        let timeouts = Nanos::from(cx.conn.retry_cnt.saturating_sub(self.retries));
+        if now - marked < timeout(cx) * (1 + timeouts).min(LONGEST_TIMEOUT) {
+            self.probe = !std::mem::replace(&mut self.probed, true) && flow(cx).is_some();
             return Ok(());
         }
-        self.expiries += 1;
-        let timeouts = cx.conn.retry_cnt.saturating_sub(self.retries);
-        if self.expiries < (FIRST_TIMEOUT + timeouts).min(LONGEST_TIMEOUT) {
-            return Ok(());
-        }
-        self.expiries = 1;
+        self.timer_mark = Some((self.una, now));
+        self.probed = false;
         count(&cx.engine.counters.local_ack_timeout_err);
         self.implied_at = None;
         self.resend(cx, Resend::Timeout)
