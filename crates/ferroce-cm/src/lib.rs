@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod connection;
 mod error;
 mod event;
 mod id;
@@ -24,6 +25,7 @@ mod manager;
 pub mod proto;
 
 pub use channel::{EventChannel, NextEvent};
+pub use connection::{Connection, Endpoint, Incoming, Listener};
 pub use error::{Error, Refusal, Result};
 pub use event::{Event, EventKind, Offer};
 pub use id::{ConnParam, Id, Options, Phase, SetupIn};

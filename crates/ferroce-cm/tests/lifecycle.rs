@@ -104,7 +104,9 @@ fn the_caller_sets_the_queue_pair_up() {
     let (passive, _) = b.request();
     passive.accept(&ConnParam::default()).unwrap();
     let event = a.event();
-    assert!(matches!(event.kind(), EventKind::ConnectResponse(offer) if offer.qp_num == passive.qp().unwrap().qp_num()));
+    assert!(
+        matches!(event.kind(), EventKind::ConnectResponse(offer) if offer.qp_num == passive.qp().unwrap().qp_num())
+    );
     assert_eq!(active.qp().unwrap().state(), QpState::Init);
     active.establish().unwrap();
     assert!(matches!(b.event().kind(), EventKind::Established));

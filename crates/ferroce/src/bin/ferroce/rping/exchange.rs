@@ -4,9 +4,7 @@ use super::{RpingArgs, unexpected};
 use crate::completions::{BATCH, Completions};
 use crate::failure::{Failure, Result};
 use ferroce::cm::{EventChannel, EventKind, Id};
-use ferroce::{
-    Access, Context, Mr, Pd, Qp, QpCap, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WorkCompletion,
-};
+use ferroce::{Access, Context, Mr, Pd, Qp, QpCap, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WorkCompletion};
 use std::time::{Duration, Instant};
 
 /// What one end tells the other of a buffer: address, rkey and length, big endian.
@@ -161,8 +159,11 @@ impl<'a> Exchange<'a> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let info = Info { addr: u64::from(word(0)) << 32 | u64::from(word(4)), rkey: word(8), len: word(12) };
         if info.len > self.args.size {
-            return Err(Failure::run(format!("the client's pings have {} bytes, this end takes {}", info.len, self.args.size))
-                .hint("give both ends the same -S"));
+            return Err(Failure::run(format!(
+                "the client's pings have {} bytes, this end takes {}",
+                info.len, self.args.size
+            ))
+            .hint("give both ends the same -S"));
         }
         Ok(Some(info))
     }

@@ -124,12 +124,7 @@ fn client(args: &RpingArgs, cm: &ConnectionManager, peer: SocketAddr) -> Result<
 }
 
 /// Waits for an event.
-fn expect(
-    args: &RpingArgs,
-    channel: &EventChannel,
-    what: &str,
-    wanted: impl Fn(&EventKind) -> bool,
-) -> Result<Event> {
+fn expect(args: &RpingArgs, channel: &EventChannel, what: &str, wanted: impl Fn(&EventKind) -> bool) -> Result<Event> {
     let event = channel.next_timeout(args.timeout)?.ok_or_else(|| {
         Failure::run(format!("nothing came of {what} in {:?}", args.timeout)).hint("--timeout gives it longer")
     })?;
