@@ -1,6 +1,6 @@
 //! Ordinary parameters.
 
-use ferroce_cm::proto::{AcceptParams, Address, Bind, ConnectParams, Event, ListenParams, Nanos, Service};
+use ferroce_cm::proto::{AcceptParams, Address, Bind, ConnId, ConnectParams, Event, ListenParams, Nanos, Service};
 use ferroce_verbs::Gid;
 use ferroce_wire::cm::{PortSpace, ServiceId, TransportService};
 use std::net::Ipv4Addr;
@@ -81,4 +81,21 @@ pub(crate) fn kind(event: &Event) -> &'static str {
         Event::SidrUnreachable { .. } => "sidr unreachable",
         _ => "other",
     }
+}
+
+/// The connection that an event is about.
+pub(crate) fn subject(event: &Event) -> Option<ConnId> {
+    Some(match event {
+        Event::ConnectRequest(event) => event.conn,
+        Event::Response(event) => event.conn,
+        Event::Rejected(event) => event.conn,
+        Event::Unreachable(event) => event.conn,
+        Event::Established { conn, .. } | Event::Disconnected { conn, .. } | Event::TimewaitExit { conn, .. } => *conn,
+        _ => return None,
+    })
+}
+
+/// Whether a connection ends with this event.
+pub(crate) fn is_terminal(event: &Event) -> bool {
+    matches!(event, Event::Rejected(_) | Event::Unreachable(_) | Event::Disconnected { .. })
 }

@@ -5,7 +5,9 @@ use ferroce_cm::proto::{Address, Config, ConnId, Endpoint, Event, ListenId, Nano
 use ferroce_wire::cm::{CmMad, CmMessage};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 /// What the link does to messages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +39,8 @@ pub(crate) struct Host {
 
 pub(crate) struct World {
     pub(crate) now: Nanos,
+    /// `now`, for filters.
+    pub(crate) clock: Rc<RefCell<Nanos>>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) link: Link,
     pub(crate) rng: StdRng,
@@ -74,6 +78,7 @@ impl World {
             .collect();
         Self {
             now: 1,
+            clock: Rc::default(),
             hosts,
             link: Link { min_delay: 20_000, max_delay: 20_000, ..Link::default() },
             rng,
@@ -117,6 +122,11 @@ impl World {
                 self.hosts[host].events.push_back(event);
             }
         }
+    }
+
+    /// Tells filters what time it is.
+    pub(crate) fn tick(&self) {
+        *self.clock.borrow_mut() = self.now;
     }
 
     fn send(&mut self, from: usize, transmit: &Transmit) {
