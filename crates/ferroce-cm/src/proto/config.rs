@@ -41,8 +41,11 @@ pub struct Config {
     pub request_timeout: Nanos,
     /// How long a REP waits for its RTU, unless the user says, and the requester is not less patient. 30 s.
     pub accept_timeout: Nanos,
-    /// How long a DREQ is sent again until it is given up. 10 s.
+    /// How long a user who disconnects waits for the peer's DREP at most. 10 s.
     pub disconnect_timeout: Nanos,
+    /// How long a DREQ is sent again, if nobody waits for the DREP or no longer does, so that a peer behind a
+    /// partition learns of the end after all. 30 s.
+    pub linger_timeout: Nanos,
     /// How long a connection that has ended is remembered at least, so that late duplicates are recognised: longer
     /// than a packet lives in the network. 1 s.
     pub timewait: Nanos,
@@ -68,6 +71,7 @@ impl Config {
             request_timeout: 60 * S,
             accept_timeout: 30 * S,
             disconnect_timeout: 10 * S,
+            linger_timeout: 30 * S,
             timewait: S,
             target_ack_delay: 15,
         }
@@ -114,7 +118,7 @@ impl Limits {
 pub struct RetryPolicy {
     /// The first interval. 100 ms.
     pub first: Nanos,
-    /// The longest interval. 4 s.
+    /// The longest interval. 2 s.
     pub max: Nanos,
     /// By how much an interval may be shorter or longer, in percent. 25.
     pub jitter_percent: u8,
@@ -122,7 +126,7 @@ pub struct RetryPolicy {
 
 impl RetryPolicy {
     /// The defaults.
-    pub const DEFAULT: Self = Self { first: 100 * MS, max: 4 * S, jitter_percent: 25 };
+    pub const DEFAULT: Self = Self { first: 100 * MS, max: 2 * S, jitter_percent: 25 };
 
     /// How long to wait after the message has been sent `sent` times.
     pub(super) fn interval(&self, sent: u32, rng: &mut StdRng) -> Nanos {

@@ -78,7 +78,8 @@ impl Endpoint {
         self.rng.random_range(0..1 << 24)
     }
 
-    /// Takes what a datagram to QP 1 carried. Any bytes from anywhere are legal.
+    /// Takes what a datagram to QP 1 carried. Any bytes from anywhere are legal. Where several endpoints share an
+    /// address, [`Destination::of`](super::Destination::of) says which of them it is for.
     pub fn handle_mad(&mut self, now: Nanos, from: &Address, mad: &[u8]) {
         let (header, data) = match MadHeader::parse(mad) {
             Ok(parts) => parts,
@@ -102,7 +103,7 @@ impl Endpoint {
             CmMessage::Mra(mra) => self.on_mra(now, from, mra),
             CmMessage::Rej(rej) => self.on_rej(now, from, &head, rej),
             CmMessage::Rep(rep) => self.on_rep(now, from, &head, rep),
-            CmMessage::Rtu(rtu) => self.on_rtu(now, from, &head, rtu),
+            CmMessage::Rtu(rtu) => self.on_rtu(from, &head, rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(now, from, &head, dreq),
             CmMessage::Drep(drep) => self.on_drep(now, from, &head, drep),
             CmMessage::SidrReq(req) => self.on_sidr_req(now, from, &head, req),

@@ -41,8 +41,8 @@ pub enum Event {
     },
     /// The deadline passed before the connection was established. Terminal.
     Unreachable(Unreachable),
-    /// What the connection left in the network is gone: its QP may be used again. Follows the terminal event, if the
-    /// connection was established and is not destroyed.
+    /// What the connection left in the network is gone: its QP may be used again. Follows the terminal event of a
+    /// connection that one of the sides may have taken for established, unless it is destroyed before.
     TimewaitExit {
         /// Which.
         conn: ConnId,

@@ -207,19 +207,35 @@ impl Endpoint {
         self.reply(from, head.tid, rej);
     }
 
-    pub(super) fn on_rtu(&mut self, _now: Nanos, from: &Address, head: &Head, rtu: &Rtu) {
-        let Some(Target::Conn(slot)) = self.called_by(from, rtu.remote_comm_id, rtu.local_comm_id) else {
-            self.counters.rx_unexpected.rtu += 1;
-            return;
+    pub(super) fn on_rtu(&mut self, from: &Address, head: &Head, rtu: &Rtu) {
+        let slot = match self.called_by(from, rtu.remote_comm_id, rtu.local_comm_id) {
+            Some(Target::Conn(slot)) => slot,
+            // The peer takes for established what is over: our REP came late, or we have restarted since.
+            Some(Target::Wait(wait)) => {
+                self.counters.rx_duplicates.rtu += 1;
+                return self.refuse_again(from, head, wait, Answered::Other, rtu.local_comm_id);
+            }
+            None => {
+                self.counters.rx_unexpected.rtu += 1;
+                let rej = Rej {
+                    local_comm_id: rtu.remote_comm_id,
+                    rejected: Answered::Other,
+                    ..refuse_req(rtu.local_comm_id, RejectReason::InvalidCommId)
+                };
+                return self.reply(from, head.tid, rej);
+            }
         };
         let conn = &self.conns[slot];
         match conn.state {
             State::RepSent | State::MraRepRcvd => {
                 self.on_established(slot, ReceivedData::new(rtu.private_data, head.class_specific));
             }
-            State::Established | State::DreqSent | State::DreqRcvd | State::TimeWait | State::Idle
-                if conn.is_passive() =>
-            {
+            State::TimeWait | State::Idle if conn.is_passive() => {
+                self.counters.rx_duplicates.rtu += 1;
+                let reason = conn.refusal.unwrap_or(RejectReason::StaleConn);
+                self.send_rej_again(slot, Answered::Other, reason);
+            }
+            State::Established | State::DreqSent | State::DreqRcvd if conn.is_passive() => {
                 self.counters.rx_duplicates.rtu += 1;
             }
             State::ReqRcvd

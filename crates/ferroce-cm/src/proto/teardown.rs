@@ -33,7 +33,7 @@ impl Endpoint {
     }
 
     /// Lets go of a connection, at any time and in any state, and returns at once. The peer is told, until it answers
-    /// or [`Config::disconnect_timeout`](super::Config::disconnect_timeout) has passed. There is no event for the
+    /// or [`Config::linger_timeout`](super::Config::linger_timeout) has passed. There is no event for the
     /// connection any more.
     ///
     /// # Errors
@@ -64,7 +64,12 @@ impl Endpoint {
                 self.start_dreq(now, slot, &PrivateData::default(), None);
             }
             State::Established => self.start_dreq(now, slot, &PrivateData::default(), None),
-            State::DreqSent => {}
+            // Nobody waits any more.
+            State::DreqSent => {
+                let conn = &mut self.conns[slot];
+                conn.expires = conn.expires.max(now.saturating_add(self.config.linger_timeout));
+                self.bound_lingering(now, slot);
+            }
             State::DreqRcvd => {
                 self.send_drep(slot, &[]);
                 self.enter_timewait(now, slot);
@@ -89,7 +94,9 @@ impl Endpoint {
         self.release_half_open(slot);
         let conn = &mut self.conns[slot];
         conn.state = State::DreqSent;
-        conn.expires = now.saturating_add(self.config.disconnect_timeout);
+        let waits = conn.owned && !conn.told;
+        let timeout = if waits { self.config.disconnect_timeout } else { self.config.linger_timeout };
+        conn.expires = now.saturating_add(timeout);
         let dreq = Dreq {
             local_comm_id: conn.local_comm_id,
             remote_comm_id: conn.remote_comm_id_or_zero(),
@@ -97,13 +104,17 @@ impl Endpoint {
             private_data: *private_data,
         };
         let mad = encode(conn.tid, 0, dreq, private_len);
-        let owned = conn.owned;
         self.send_new(slot, mad);
-        if !owned && self.lingering > self.config.limits.lingering {
-            self.counters.linger_skipped += 1;
-            return self.enter_timewait(now, slot);
-        }
         self.schedule_retry(now, slot);
+        self.bound_lingering(now, slot);
+    }
+
+    /// Does not wait for an answer if too many do already.
+    fn bound_lingering(&mut self, now: Nanos, slot: u32) {
+        if !self.conns[slot].owned && self.lingering > self.config.limits.lingering {
+            self.counters.linger_skipped += 1;
+            self.enter_timewait(now, slot);
+        }
     }
 
     fn send_drep(&mut self, slot: u32, private_data: &[u8]) {
@@ -134,10 +145,16 @@ impl Endpoint {
                 }
                 return;
             }
-            // There is no such connection, which is what the peer wants.
             None => {
-                self.counters.rx_unexpected.dreq += 1;
-                return self.reply(from, head.tid, stateless);
+                self.reply(from, head.tid, stateless);
+                match self.called(from, dreq.remote_comm_id) {
+                    Some(Target::Conn(slot)) if self.conns[slot].remote_comm_id.is_none() => {
+                        self.on_early_dreq(now, slot, head, dreq);
+                    }
+                    // There is no such connection, which is what the peer wants.
+                    _ => self.counters.rx_unexpected.dreq += 1,
+                }
+                return;
             }
         };
         let conn = &mut self.conns[slot];
@@ -177,6 +194,20 @@ impl Endpoint {
                 self.counters.rx_unexpected.dreq += 1;
             }
         }
+    }
+
+    /// The peer has granted what we asked for, and ended it, and the DREQ has overtaken the REP, or the REP was lost.
+    fn on_early_dreq(&mut self, now: Nanos, slot: u32, head: &Head, dreq: &Dreq) {
+        let conn = &mut self.conns[slot];
+        if !matches!(conn.state, State::ReqSent | State::MraReqRcvd) || conn.local_qpn != dreq.remote_qpn {
+            self.counters.rx_unexpected.dreq += 1;
+            return;
+        }
+        // Should the REP still come, it is refused.
+        conn.refusal = Some(RejectReason::StaleConn);
+        let private_data = ReceivedData::new(dreq.private_data, head.class_specific);
+        self.tell_disconnected(slot, DisconnectCause::Requested, private_data);
+        self.enter_idle(now, slot);
     }
 
     fn tell_disconnected<const N: usize>(&mut self, slot: u32, cause: DisconnectCause, private_data: ReceivedData<N>) {

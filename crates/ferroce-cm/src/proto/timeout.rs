@@ -34,15 +34,19 @@ impl Endpoint {
                 self.send_timeout_rej(slot);
                 self.start_dreq(now, slot, &PrivateData::default(), None);
             }
-            State::DreqSent => {
+            State::DreqSent if conn.owned && !conn.told => {
+                // The user waits no longer; the peer may still hear of it.
+                conn.expires = now.saturating_add(self.config.linger_timeout);
                 self.tell(slot, |conn, cookie| Event::Disconnected {
                     conn,
                     cookie,
                     cause: DisconnectCause::TimedOut,
                     private_data: ReceivedData::empty(),
                 });
-                self.enter_timewait(now, slot);
+                self.send(slot);
+                self.schedule_retry(now, slot);
             }
+            State::DreqSent => self.enter_timewait(now, slot),
             State::TimeWait | State::Idle => self.on_timewait_over(slot),
             // They wait for nothing.
             State::Established | State::DreqRcvd => {}
