@@ -23,8 +23,10 @@ pub enum SetupIn {
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Negotiated {
+    /// At which the peer begins to send: each side says where it wants to begin to receive (IBTA 12.7.31).
     pub(super) psn: u32,
     pub(super) remote_qpn: u32,
+    /// At which this side begins to send, as the peer says.
     pub(super) remote_psn: u32,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -133,13 +135,13 @@ impl IdCore {
                 let tos = if options.tos == 0 { negotiated.traffic_class } else { options.tos };
                 let av = known.1.unwrap_or_else(|| path(gid.index, Gid::from(peer.ip()), negotiated.flow_label, tos));
                 let mtu = negotiated.path_mtu.map_or(gid.mtu, |mtu| mtu.min(gid.mtu));
-                let mut attr = QpAttr::rtr(av, mtu, negotiated.remote_qpn, negotiated.remote_psn);
+                let mut attr = QpAttr::rtr(av, mtu, negotiated.remote_qpn, negotiated.psn);
                 attr.max_dest_rd_atomic = Some(negotiated.responder_resources);
                 attr.min_rnr_timer = Some(options.min_rnr_timer);
                 Ok(attr)
             }
             QpState::Rts if agreed => {
-                let mut attr = QpAttr::rts(negotiated.psn);
+                let mut attr = QpAttr::rts(negotiated.remote_psn);
                 attr.timeout = Some(negotiated.ack_timeout);
                 attr.retry_cnt = Some(negotiated.retry_count);
                 attr.rnr_retry = Some(negotiated.rnr_retry_count);
@@ -159,7 +161,9 @@ impl IdCore {
             if self.is_destroyed() {
                 return Err(Error::Destroyed);
             }
-            qp.modify(&self.attr(state)?).map_err(Error::device(what))?;
+            let attr = self.attr(state)?;
+            tracing::debug!(qp_num = qp.qp_num(), ?attr, "{what}");
+            qp.modify(&attr).map_err(Error::device(what))?;
         }
         Ok(())
     }

@@ -81,7 +81,7 @@ pub struct ConnectRequest {
     pub transport: TransportService,
     /// The peer's QP.
     pub remote_qpn: u32,
-    /// PSN of the peer's first packet.
+    /// PSN at which our QP is to begin to send: what the peer's expects first.
     pub remote_psn: u32,
     /// The peer's channel adapter.
     pub remote_ca_guid: u64,
@@ -117,7 +117,7 @@ pub struct Response {
     pub cookie: u64,
     /// The peer's QP.
     pub remote_qpn: u32,
-    /// PSN of the peer's first packet.
+    /// PSN at which our QP is to begin to send: what the peer's expects first.
     pub remote_psn: u32,
     /// The peer's channel adapter.
     pub remote_ca_guid: u64,

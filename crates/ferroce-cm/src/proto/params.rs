@@ -14,7 +14,7 @@ pub struct ConnectParams<'a> {
     pub transport: TransportService,
     /// Our QP, 24 bits.
     pub qpn: u32,
-    /// PSN of our first packet, 24 bits: [`Endpoint::random_psn`](super::Endpoint::random_psn).
+    /// PSN at which the peer is to begin to send, 24 bits, and so what our QP expects first: [`Endpoint::random_psn`](super::Endpoint::random_psn).
     pub psn: u32,
     /// RDMA reads and atomics that our QP can answer at a time.
     pub responder_resources: u8,
@@ -53,7 +53,7 @@ pub struct ConnectParams<'a> {
 pub struct AcceptParams<'a> {
     /// Our QP, 24 bits.
     pub qpn: u32,
-    /// PSN of our first packet, 24 bits: [`Endpoint::random_psn`](super::Endpoint::random_psn).
+    /// PSN at which the peer is to begin to send, 24 bits, and so what our QP expects first: [`Endpoint::random_psn`](super::Endpoint::random_psn).
     pub psn: u32,
     /// RDMA reads and atomics that our QP can answer at a time.
     pub responder_resources: u8,

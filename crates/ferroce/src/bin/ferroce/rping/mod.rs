@@ -76,11 +76,16 @@ struct Document {
 pub(crate) fn run(args: &RpingArgs) -> Result<()> {
     let context = crate::local::open(&args.common, crate::local::link(&args.common)?)?;
     let cm = ConnectionManager::new(&context)?;
-    if args.server {
-        return server::run(args, &cm);
+    let outcome = if args.server {
+        server::run(args, &cm)
+    } else {
+        let address = args.address.ok_or_else(|| Failure::usage("a client needs the address of its server: -a"))?;
+        client(args, &cm, SocketAddr::new(address, args.port))
+    };
+    if outcome.is_err() {
+        tracing::debug!(device = ?context.counters(), protocol = ?cm.counters(), "counters");
     }
-    let address = args.address.ok_or_else(|| Failure::usage("a client needs the address of its server: -a"))?;
-    client(args, &cm, SocketAddr::new(address, args.port))
+    outcome
 }
 
 fn client(args: &RpingArgs, cm: &ConnectionManager, peer: SocketAddr) -> Result<()> {
