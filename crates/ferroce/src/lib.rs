@@ -32,6 +32,8 @@ mod device;
 pub mod environment;
 
 pub use device::{devices, open, open_with};
+/// How connections begin and end: ids, event channels, events.
+pub use ferroce_cm as cm;
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 pub use ferroce_verbs::provider::Device;
 pub use ferroce_verbs::*;

@@ -20,7 +20,7 @@ pub struct Rep {
     pub local_eecn: u32,
     /// Vendor of the connection's options (enhanced connection establishment), 24 bits; 0 if none.
     pub vendor_id: u32,
-    /// PSN of the sender's first packet, 24 bits.
+    /// PSN at which the receiver is to begin to send, 24 bits (IBTA 12.7.31): what the sender expects first.
     pub starting_psn: u32,
     /// RDMA reads and atomics that the sender can answer at a time.
     pub responder_resources: u8,

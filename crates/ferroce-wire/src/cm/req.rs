@@ -74,7 +74,7 @@ pub struct Req {
     pub transport: TransportService,
     /// The sender counts credits.
     pub end_to_end_flow_control: bool,
-    /// PSN of the sender's first packet, 24 bits.
+    /// PSN at which the receiver is to begin to send, 24 bits (IBTA 12.7.31): what the sender expects first.
     pub starting_psn: u32,
     /// How long the sender may take to answer, a 5-bit exponent: see [`super::time`].
     pub local_cm_response_timeout: u8,

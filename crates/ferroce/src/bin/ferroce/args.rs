@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Perf(crate::perf::PerfArgs),
     /// Start two processes on this machine and show RDMA between them.
     Demo(crate::demo::DemoArgs),
+    /// Ping over a connection that the connection manager makes, with another ferroce or with librdmacm's rping.
+    Rping(crate::rping::RpingArgs),
 }
 
 impl Command {
@@ -57,6 +59,7 @@ impl Command {
             Self::Pingpong(args) => args.kind.options().common.json,
             Self::Perf(args) => args.common.json,
             Self::Demo(args) => args.common.json,
+            Self::Rping(args) => args.common.json,
         }
     }
 }

@@ -110,6 +110,16 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ferroce::cm::Error> for Failure {
+    fn from(error: ferroce::cm::Error) -> Self {
+        let class = match error {
+            ferroce::cm::Error::Address { .. } | ferroce::cm::Error::NoGsi { .. } => Class::Environment,
+            _ => Class::Run,
+        };
+        Self::new(class, causes(&error))
+    }
+}
+
 impl From<PostError> for Failure {
     fn from(error: PostError) -> Self {
         Self::run(causes(&error))

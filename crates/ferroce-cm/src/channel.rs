@@ -1,0 +1,291 @@
+//! Event channels.
+
+use crate::id::IdCore;
+use crate::{Error, Event, EventKind, Id, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Where the events of ids are read (`rdma_event_channel`). Clones are handles to one channel.
+///
+/// Any number of threads may read one channel, block in it, and close it or destroy its ids meanwhile. Nothing is locked per
+/// channel while an event is processed; the events of one id are processed in order, whoever reads them. The channel is closed
+/// when the last handle is dropped; ids that are still on it live on, but say nothing any more.
+#[derive(Clone)]
+pub struct EventChannel {
+    core: Arc<ChannelCore>,
+    _open: Arc<Open>,
+}
+
+/// Closes the channel when the last handle goes.
+struct Open(Arc<ChannelCore>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What ids hold of their channel.
+pub(crate) struct ChannelCore {
+    ready: Mutex<Ready>,
+    available: Condvar,
+    fd: OwnedFd,
+}
+
+#[derive(Default)]
+struct Ready {
+    /// Ids with events, each at most once but for those that have migrated away since.
+    ids: VecDeque<Arc<IdCore>>,
+    posted: VecDeque<(Id, u64)>,
+    /// Readers that are to return with nothing.
+    interrupts: u32,
+    closed: bool,
+    /// The descriptor is readable.
+    signaled: bool,
+    /// Somebody asked for the descriptor: it costs two system calls for each event.
+    pollable: bool,
+    sleepers: u32,
+    wakers: Vec<Waker>,
+}
+
+impl EventChannel {
+    /// A channel without ids.
+    ///
+    /// # Errors
+    ///
+    /// If the process has no descriptor left.
+    pub fn new() -> Result<Self> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| {
+            Error::device("creating an event channel")(ferroce_verbs::Error::os("eventfd", std::io::Error::from(error)))
+        })?;
+        let core = Arc::new(ChannelCore { ready: Mutex::default(), available: Condvar::new(), fd });
+        Ok(Self { core: core.clone(), _open: Arc::new(Open(core)) })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<ChannelCore> {
+        &self.core
+    }
+
+    /// A descriptor that is readable while [`Self::try_next`] has something to do. To be polled only.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        let mut ready = self.core.ready.lock();
+        ready.pollable = true;
+        self.core.signal(&mut ready);
+        self.core.fd.as_fd()
+    }
+
+    /// The next event, if there is one. Never blocks, but for the transitions of a queue pair that the event leads to
+    /// (see [`crate::SetupIn`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChannelClosed`].
+    pub fn try_next(&self) -> Result<Option<Event>> {
+        loop {
+            let id = {
+                let mut ready = self.core.ready.lock();
+                if ready.closed {
+                    return Err(Error::ChannelClosed);
+                }
+                let posted = ready.posted.pop_front();
+                let id = if posted.is_none() { ready.ids.pop_front() } else { None };
+                self.core.unsignal(&mut ready);
+                if let Some((id, value)) = posted {
+                    return Ok(Some(Event { id, kind: EventKind::User(value), private_data: Vec::new() }));
+                }
+                match id {
+                    Some(id) => id,
+                    None => return Ok(None),
+                }
+            };
+            if let Some(event) = id.next_event(&self.core) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// Waits for the next event. `None`: [`Self::wake`] was called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChannelClosed`], also when the channel is closed meanwhile.
+    pub fn next(&self) -> Result<Option<Event>> {
+        self.next_until(None)
+    }
+
+    /// Waits for the next event, at most for `timeout`. `None`: it passed, or [`Self::wake`] was called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChannelClosed`], also when the channel is closed meanwhile.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
+        self.next_until(Instant::now().checked_add(timeout))
+    }
+
+    fn next_until(&self, deadline: Option<Instant>) -> Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            let mut ready = self.core.ready.lock();
+            if ready.interrupts != 0 {
+                ready.interrupts -= 1;
+                self.core.unsignal(&mut ready);
+                return Ok(None);
+            }
+            if ready.closed || !ready.is_empty() {
+                continue;
+            }
+            ready.sleepers += 1;
+            let timed_out = match deadline {
+                Some(deadline) => self.core.available.wait_until(&mut ready, deadline).timed_out(),
+                None => {
+                    self.core.available.wait(&mut ready);
+                    false
+                }
+            };
+            ready.sleepers -= 1;
+            if timed_out && ready.is_empty() && ready.interrupts == 0 && !ready.closed {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next event, as a future. It may be dropped at any time; no event is lost.
+    #[must_use]
+    pub fn next_async(&self) -> NextEvent<'_> {
+        NextEvent { channel: self }
+    }
+
+    /// Lets one reader return from [`Self::next`] with nothing, the one that blocks or the next that would.
+    pub fn wake(&self) {
+        let mut ready = self.core.ready.lock();
+        ready.interrupts = ready.interrupts.saturating_add(1);
+        self.core.announce(ready);
+    }
+
+    /// Puts an event of the program's own at the end of the channel.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChannelClosed`].
+    pub fn post(&self, id: &Id, value: u64) -> Result<()> {
+        let mut ready = self.core.ready.lock();
+        if ready.closed {
+            return Err(Error::ChannelClosed);
+        }
+        ready.posted.push_back((id.clone(), value));
+        self.core.announce(ready);
+        Ok(())
+    }
+
+    /// Ends the channel for all its readers, those that block included. Unread events are dropped; a request for a connection
+    /// among them is rejected.
+    pub fn close(&self) {
+        self.core.close();
+    }
+}
+
+impl Ready {
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.posted.is_empty()
+    }
+}
+
+impl ChannelCore {
+    /// Notes that `id` has events.
+    pub(crate) fn push(&self, id: Arc<IdCore>) {
+        let mut ready = self.ready.lock();
+        if ready.closed {
+            return;
+        }
+        ready.ids.push_back(id);
+        self.announce(ready);
+    }
+
+    fn announce(&self, mut ready: MutexGuard<'_, Ready>) {
+        self.signal(&mut ready);
+        let wakers = std::mem::take(&mut ready.wakers);
+        let sleepers = ready.sleepers != 0;
+        drop(ready);
+        if sleepers {
+            self.available.notify_one();
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn signal(&self, ready: &mut Ready) {
+        let wanted = !ready.is_empty() || ready.interrupts != 0 || ready.closed;
+        if ready.pollable && wanted && !ready.signaled {
+            ready.signaled = true;
+            // Cannot fail: the counter is 0.
+            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn unsignal(&self, ready: &mut Ready) {
+        if ready.signaled && ready.is_empty() && ready.interrupts == 0 && !ready.closed {
+            ready.signaled = false;
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
+    }
+
+    fn close(&self) {
+        let mut ready = self.ready.lock();
+        ready.closed = true;
+        let ids = std::mem::take(&mut ready.ids);
+        let posted = std::mem::take(&mut ready.posted);
+        self.signal(&mut ready);
+        let wakers = std::mem::take(&mut ready.wakers);
+        drop(ready);
+        self.available.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+        // Without the lock: what goes with them may come back here.
+        for id in &ids {
+            id.discard_events(self);
+        }
+        drop((ids, posted));
+    }
+}
+
+impl std::fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ready = self.core.ready.lock();
+        f.debug_struct("EventChannel").field("ready", &ready.ids.len()).field("closed", &ready.closed).finish()
+    }
+}
+
+/// See [`EventChannel::next_async`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct NextEvent<'a> {
+    channel: &'a EventChannel,
+}
+
+impl Future for NextEvent<'_> {
+    type Output = Result<Event>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Some(event) = self.channel.try_next()? {
+                return Poll::Ready(Ok(event));
+            }
+            let mut ready = self.channel.core.ready.lock();
+            if ready.closed || !ready.is_empty() {
+                continue;
+            }
+            if !ready.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                ready.wakers.push(context.waker().clone());
+            }
+            return Poll::Pending;
+        }
+    }
+}

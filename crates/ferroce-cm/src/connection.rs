@@ -1,0 +1,336 @@
+//! The short path: connect to a socket address, listen at one, accept.
+
+use crate::{ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, PortSpace, Refusal, Result};
+use ferroce_verbs::{Pd, Qp, QpInitAttr};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// What connections of the short path are made with. Queue pairs complete where `qp` says.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Who manages them.
+    pub cm: ConnectionManager,
+    /// Where their queue pairs belong.
+    pub pd: Pd,
+    /// How their queue pairs are made.
+    pub qp: QpInitAttr,
+}
+
+/// An established connection: a queue pair in RTS, and its end.
+///
+/// Dropping it closes it: the peer is told, outstanding work is flushed. Nothing waits.
+#[derive(Debug)]
+pub struct Connection {
+    id: Id,
+    channel: EventChannel,
+    qp: Qp,
+    private_data: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to `peer`, in at most `timeout`. `post` is called with the queue pair before the peer can send anything: post
+    /// receives there. `private_data` is at most 56 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] says how the attempt ended, [`Error::Address`] what is wrong with the address.
+    pub fn connect(
+        endpoint: &Endpoint,
+        peer: SocketAddr,
+        private_data: &[u8],
+        timeout: Duration,
+        post: impl FnOnce(&Qp) -> Result<()>,
+    ) -> Result<Self> {
+        let deadline = Instant::now() + timeout;
+        let channel = EventChannel::new()?;
+        let (id, qp) = start(endpoint, &channel, peer, private_data, timeout, post)?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match channel.next_timeout(left)? {
+                Some(event) => {
+                    if let Some(private_data) = outcome(event)? {
+                        return Ok(Self { id, channel, qp, private_data });
+                    }
+                }
+                None if Instant::now() >= deadline => return Err(Error::TimedOut { what: "the connection" }),
+                None => {}
+            }
+        }
+    }
+
+    /// As [`Self::connect`], for an executor of the caller's. The attempt ends when the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::connect`].
+    pub async fn connect_async(
+        endpoint: &Endpoint,
+        peer: SocketAddr,
+        private_data: &[u8],
+        timeout: Duration,
+        post: impl FnOnce(&Qp) -> Result<()>,
+    ) -> Result<Self> {
+        let channel = EventChannel::new()?;
+        let (id, qp) = start(endpoint, &channel, peer, private_data, timeout, post)?;
+        loop {
+            // The protocol's own deadline ends the wait.
+            let event = channel.next_async().await?;
+            if let Some(private_data) = outcome(event)? {
+                return Ok(Self { id, channel, qp, private_data });
+            }
+        }
+    }
+
+    /// Its queue pair.
+    #[must_use]
+    pub fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Its id, for what the short path does not have.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// What the peer's user sent along.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Waits, at most for `timeout`, until the peer closes it; whether it did.
+    ///
+    /// # Errors
+    ///
+    /// If the channel fails.
+    pub fn wait_closed(&self, timeout: Duration) -> Result<bool> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.channel.next_timeout(left)? {
+                Some(event) if matches!(event.kind(), EventKind::Disconnected(_)) => return Ok(true),
+                Some(_) => {}
+                None if Instant::now() >= deadline => return Ok(false),
+                None => {}
+            }
+        }
+    }
+
+    /// Closes it: the peer is told, outstanding work is flushed.
+    pub fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // That it has ended already is fine.
+        let _ = self.id.disconnect();
+        self.id.destroy();
+    }
+}
+
+fn start(
+    endpoint: &Endpoint,
+    channel: &EventChannel,
+    peer: SocketAddr,
+    private_data: &[u8],
+    timeout: Duration,
+    post: impl FnOnce(&Qp) -> Result<()>,
+) -> Result<(Id, Qp)> {
+    let id = endpoint.cm.create_id(channel, PortSpace::Tcp);
+    id.set_options(|options| options.connect_timeout = timeout)?;
+    // Their events say nothing that the calls do not.
+    id.resolve_addr(None, peer)?;
+    if let Some(event) = channel.try_next()?
+        && let EventKind::AddrError(error) = event.into_parts().1
+    {
+        return Err(error);
+    }
+    id.resolve_route()?;
+    let qp = id.create_qp(&endpoint.pd, &endpoint.qp)?;
+    post(&qp)?;
+    id.connect(&ConnParam { private_data, ..ConnParam::default() })?;
+    Ok((id, qp))
+}
+
+/// What an event means for a connection that is being made: private data if it is established, nothing if it says nothing.
+fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
+    let (_, kind, private_data) = event.into_parts();
+    Err(Error::Refused(match kind {
+        EventKind::Established => return Ok(Some(private_data)),
+        EventKind::Rejected { reason } => Refusal::Rejected { reason, private_data },
+        EventKind::Unreachable { sent } => Refusal::Unreachable { sent },
+        EventKind::ConnectError(refusal) => refusal,
+        EventKind::Disconnected(_) => Refusal::Disconnected,
+        _ => return Ok(None),
+    }))
+}
+
+/// Listens for connections of the short path. Dropping it stops it; connections that were accepted live on.
+#[derive(Debug)]
+pub struct Listener {
+    id: Id,
+    channel: EventChannel,
+    endpoint: Endpoint,
+}
+
+impl Listener {
+    /// Listens at `addr`; port 0 stands for any.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Id::bind_addr`] and [`Id::listen`].
+    pub fn bind(endpoint: &Endpoint, addr: SocketAddr, backlog: usize) -> Result<Self> {
+        let channel = EventChannel::new()?;
+        let id = endpoint.cm.create_id(&channel, PortSpace::Tcp);
+        id.bind_addr(addr)?;
+        id.listen(backlog)?;
+        Ok(Self { id, channel, endpoint: endpoint.clone() })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// The next peer that asks for a connection; `None` if there is none within `timeout`. Several threads may wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChannelClosed`] after [`Self::close`].
+    pub fn incoming(&self, timeout: Duration) -> Result<Option<Incoming>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.channel.next_timeout(left)? {
+                Some(event) => {
+                    if let Some(incoming) = self.request(event)? {
+                        return Ok(Some(incoming));
+                    }
+                }
+                None if Instant::now() >= deadline => return Ok(None),
+                None => {}
+            }
+        }
+    }
+
+    /// As [`Self::incoming`], as a future. It may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::incoming`].
+    pub async fn incoming_async(&self) -> Result<Incoming> {
+        loop {
+            let event = self.channel.next_async().await?;
+            if let Some(incoming) = self.request(event)? {
+                return Ok(incoming);
+            }
+        }
+    }
+
+    fn request(&self, event: Event) -> Result<Option<Incoming>> {
+        let (_, kind, private_data) = event.into_parts();
+        let EventKind::ConnectRequest { id, .. } = kind else { return Ok(None) };
+        // Its events are its own from now on.
+        let channel = EventChannel::new()?;
+        match id.migrate(&channel) {
+            Ok(()) => Ok(Some(Incoming { id, channel, endpoint: self.endpoint.clone(), private_data })),
+            Err(Error::Destroyed) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops listening and wakes all who wait. Peers that were not accepted are rejected.
+    pub fn close(&self) {
+        self.id.destroy();
+        self.channel.close();
+    }
+}
+
+/// A peer that asks for a connection. Dropping it rejects.
+#[derive(Debug)]
+pub struct Incoming {
+    id: Id,
+    channel: EventChannel,
+    endpoint: Endpoint,
+    private_data: Vec<u8>,
+}
+
+impl Incoming {
+    /// Who asks.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
+
+    /// What the peer's user sent along.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Refuses, with at most 148 bytes for the peer's user.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if the peer has given up.
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+
+    /// Grants the connection and waits, at most for `timeout`, until the peer knows. `post` is called with the queue pair before the
+    /// peer can send anything. `private_data` is at most 196 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the peer has given up or does not answer.
+    pub fn accept(
+        self,
+        private_data: &[u8],
+        timeout: Duration,
+        post: impl FnOnce(&Qp) -> Result<()>,
+    ) -> Result<Connection> {
+        let deadline = Instant::now() + timeout;
+        let qp = self.grant(private_data, post)?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.channel.next_timeout(left)? {
+                Some(event) => {
+                    if outcome(event)?.is_some() {
+                        return Ok(self.into_connection(qp));
+                    }
+                }
+                None if Instant::now() >= deadline => return Err(Error::TimedOut { what: "the peer's confirmation" }),
+                None => {}
+            }
+        }
+    }
+
+    /// As [`Self::accept`], for an executor of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::accept`].
+    pub async fn accept_async(self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Connection> {
+        let qp = self.grant(private_data, post)?;
+        loop {
+            if outcome(self.channel.next_async().await?)?.is_some() {
+                return Ok(self.into_connection(qp));
+            }
+        }
+    }
+
+    fn grant(&self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Qp> {
+        let qp = self.id.create_qp(&self.endpoint.pd, &self.endpoint.qp)?;
+        post(&qp)?;
+        self.id.accept(&ConnParam { private_data, ..ConnParam::default() })?;
+        Ok(qp)
+    }
+
+    fn into_connection(self, qp: Qp) -> Connection {
+        Connection { id: self.id, channel: self.channel, qp, private_data: self.private_data }
+    }
+}

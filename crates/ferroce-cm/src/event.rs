@@ -1,0 +1,102 @@
+use crate::Id;
+use crate::proto::DisconnectCause;
+use ferroce_wire::cm::RejectReason;
+
+/// Something happened to an id.
+///
+/// An event holds its id, and the id of a connection that it announces. Dropping it is all that librdmacm's `rdma_ack_cm_event` does:
+/// nobody waits for it.
+#[derive(Debug)]
+pub struct Event {
+    pub(crate) id: Id,
+    pub(crate) kind: EventKind,
+    pub(crate) private_data: Vec<u8>,
+}
+
+impl Event {
+    /// Whom it happened to. Of a [`EventKind::ConnectRequest`] it is the listener.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> &EventKind {
+        &self.kind
+    }
+
+    /// What the peer sent with it. Its length is the sender's if the peer is ferroce too; otherwise it is the whole field of the
+    /// message, padded with zeros, as all implementations give it.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Takes it apart.
+    #[must_use]
+    pub fn into_parts(self) -> (Id, EventKind, Vec<u8>) {
+        (self.id, self.kind, self.private_data)
+    }
+}
+
+/// What happened, named as in rdma_cm (`rdma_cm_event_type`).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The peer's address is resolved: `resolve_route` is next.
+    AddrResolved,
+    /// The peer's address cannot be resolved.
+    AddrError(crate::Error),
+    /// The route is resolved: `connect` is next.
+    RouteResolved,
+    /// The route cannot be resolved.
+    RouteError(crate::Error),
+    /// A peer asks for a connection: `accept` or `reject`.
+    ConnectRequest {
+        /// The new connection. Dropping it rejects.
+        id: Id,
+        /// What the peer offers.
+        offer: Offer,
+    },
+    /// The peer granted the connection, and the id's queue pair, if it has one, is not set up yet: `establish` is next.
+    ConnectResponse(Offer),
+    /// The connection cannot be used though the peer granted it.
+    ConnectError(crate::Refusal),
+    /// Nobody answered in time.
+    Unreachable {
+        /// How often the last message was sent.
+        sent: u32,
+    },
+    /// The peer refused, or gave up.
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+    },
+    /// The connection is established.
+    Established,
+    /// The connection has ended.
+    Disconnected(DisconnectCause),
+    /// What the connection left in the network is gone.
+    TimewaitExit,
+    /// Somebody put it there: [`crate::EventChannel::post`].
+    User(u64),
+}
+
+/// What a peer offers, or wants (`rdma_conn_param`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offer {
+    /// The peer's queue pair.
+    pub qp_num: u32,
+    /// RDMA reads and atomics that this side may have outstanding: as many as the peer can answer.
+    pub initiator_depth: u8,
+    /// RDMA reads and atomics that this side should be able to answer: as many as the peer would have outstanding.
+    pub responder_resources: u8,
+    /// How often this side's queue pair should retry.
+    pub retry_count: u8,
+    /// How often this side's queue pair should retry after "receiver not ready"; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// The peer's queue pair has a shared receive queue.
+    pub srq: bool,
+}

@@ -1,0 +1,308 @@
+//! Connecting, accepting, rejecting, disconnecting.
+
+use super::setup::Negotiated;
+use super::{Id, IdState, Phase};
+use crate::proto::{AcceptParams, Address, ConnectParams, ConnectRequest};
+use crate::{Error, PortSpace, Result};
+use ferroce_verbs::{Gid, QpType};
+use ferroce_wire::IpPair;
+use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, TransportService};
+use std::net::SocketAddr;
+
+/// How to connect or accept (`rdma_conn_param`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnParam<'a> {
+    /// What the peer's user gets with the event. At most 56 bytes to connect, 196 to accept.
+    pub private_data: &'a [u8],
+    /// RDMA reads and atomics that this side can answer at a time. `None`: 16, or as many as the peer would have outstanding.
+    pub responder_resources: Option<u8>,
+    /// RDMA reads and atomics that this side would have outstanding. `None`: 16, or as many as the peer can answer.
+    pub initiator_depth: Option<u8>,
+    /// How often queue pairs retry what is not acknowledged, at most 7. `None`: 7.
+    pub retry_count: Option<u8>,
+    /// How often queue pairs retry after "receiver not ready", at most 7, which is for ever. `None`: 7.
+    pub rnr_retry_count: Option<u8>,
+    /// The queue pair, if it is not the id's own: its user then moves it.
+    pub qp_num: Option<u32>,
+    /// It has a shared receive queue, if it is not the id's own.
+    pub srq: bool,
+}
+
+/// What the software device can have outstanding.
+const DEPTH: u8 = 16;
+const PKEY: u16 = 0xffff;
+
+impl Id {
+    /// Asks the peer for a connection (`rdma_connect`). The outcome comes as an event: [`crate::EventKind::Established`] or, if the queue
+    /// pair is not the reader's to move, [`crate::EventKind::ConnectResponse`]; or one that says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters.
+    pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
+        let core = self.core();
+        let options = *core.options.lock();
+        let mut state = self.state()?;
+        let (Phase::RouteResolved, Some(local), Some(peer), Some(gid), Some(path)) =
+            (state.phase, state.local, state.peer, state.gid.clone(), state.path)
+        else {
+            return Err(Error::Phase { call: "connect", phase: state.phase });
+        };
+        let (qpn, srq, transport) = state.queue_pair(param)?;
+        let header = header(local, peer)?;
+        let mut private_data = [0; 92];
+        let length = IpCmHeader::LEN + param.private_data.len();
+        let room = private_data.get_mut(..length).ok_or_else(|| {
+            Error::Protocol(
+                ferroce_wire::cm::TooMuchPrivateData { len: param.private_data.len(), max: 92 - IpCmHeader::LEN }
+                    .into(),
+            )
+        })?;
+        room[..IpCmHeader::LEN].copy_from_slice(&header.emit());
+        room[IpCmHeader::LEN..].copy_from_slice(param.private_data);
+        let route = path.grh.unwrap_or(ferroce_verbs::GlobalRoute::new(Gid::from(peer.ip()), gid.index));
+        let responder_resources = param.responder_resources.unwrap_or(DEPTH);
+        let initiator_depth = param.initiator_depth.unwrap_or(DEPTH);
+        let retry_count = param.retry_count.unwrap_or(7);
+        let rnr_retry_count = param.rnr_retry_count.unwrap_or(7);
+        let (conn, psn) = core.manager.run(|protocol, now| {
+            let cookie = core.enroll(protocol);
+            let psn = protocol.endpoint.random_psn();
+            let conn = protocol.endpoint.connect(
+                now,
+                &ConnectParams {
+                    address: Address { local: gid.gid, remote: route.dgid, scope_id: 0 },
+                    service_id: ServiceId::from_port(core.port_space, peer.port()),
+                    transport,
+                    qpn,
+                    psn,
+                    responder_resources,
+                    initiator_depth,
+                    retry_count,
+                    rnr_retry_count,
+                    srq,
+                    pkey: PKEY,
+                    path_mtu: gid.mtu as u8,
+                    ack_timeout: options.ack_timeout.min(31),
+                    traffic_class: route.traffic_class,
+                    flow_label: route.flow_label,
+                    hop_limit: route.hop_limit,
+                    ece: None,
+                    private_data: &private_data[..length],
+                    deadline: now.saturating_add(options.connect_timeout.as_nanos() as u64),
+                    cookie,
+                },
+            )?;
+            Ok::<_, Error>((conn, psn))
+        })?;
+        state.conn = Some(conn);
+        state.negotiated = Negotiated {
+            psn,
+            responder_resources,
+            initiator_depth,
+            retry_count,
+            rnr_retry_count,
+            path_mtu: Some(gid.mtu),
+            ack_timeout: options.ack_timeout.min(31),
+            ..Negotiated::default()
+        };
+        state.phase = Phase::Connecting;
+        Ok(())
+    }
+
+    /// Grants a connection that a peer has asked for (`rdma_accept`). Moves the id's queue pair, if it has one, to RTS first, in the
+    /// calling thread. [`crate::EventKind::Established`] follows when the peer knows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if there is no request to grant, or it was taken back; [`Error::Device`] if the queue pair cannot be moved, in
+    /// which case the request is rejected.
+    pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
+        let core = self.core();
+        let qp = {
+            let mut state = self.state()?;
+            if state.phase != Phase::Requested {
+                return Err(Error::Phase { call: "accept", phase: state.phase });
+            }
+            let negotiated = &mut state.negotiated;
+            negotiated.responder_resources =
+                param.responder_resources.unwrap_or(negotiated.responder_resources).min(DEPTH);
+            negotiated.initiator_depth = param.initiator_depth.unwrap_or(negotiated.initiator_depth).min(DEPTH);
+            if let Some(rnr_retry_count) = param.rnr_retry_count {
+                // What the peer's queue pair is to do; ours does what the peer said.
+                state.negotiated.offered_rnr_retry = rnr_retry_count;
+            }
+            state.negotiated.psn = core.manager.run(|protocol, _| protocol.endpoint.random_psn());
+            if param.qp_num.is_none() { state.qp.clone() } else { None }
+        };
+        if let Some(qp) = &qp
+            && let Err(error) = core.set_up(qp)
+        {
+            self.abandon(RejectReason::ConsumerDefined);
+            return Err(error);
+        }
+        let mut state = self.state()?;
+        let (qpn, srq, _) = state.queue_pair(param)?;
+        let (Phase::Requested, Some(conn)) = (state.phase, state.conn) else {
+            return Err(Error::Phase { call: "accept", phase: state.phase });
+        };
+        let negotiated = state.negotiated;
+        core.manager.run(|protocol, now| {
+            protocol.endpoint.accept(
+                now,
+                conn,
+                &AcceptParams {
+                    qpn,
+                    psn: negotiated.psn,
+                    responder_resources: negotiated.responder_resources,
+                    initiator_depth: negotiated.initiator_depth,
+                    rnr_retry_count: negotiated.offered_rnr_retry,
+                    srq,
+                    ece: None,
+                    private_data: param.private_data,
+                    deadline: None,
+                    cookie: core.cookie.load(std::sync::atomic::Ordering::Relaxed),
+                },
+            )
+        })?;
+        state.phase = Phase::Accepted;
+        Ok(())
+    }
+
+    /// Refuses a connection that a peer has asked for, or that a peer has granted (`rdma_reject`). `private_data` is at most 148
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if there is nothing to refuse.
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let mut state = self.state()?;
+        let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
+            return Err(Error::Phase { call: "reject", phase: state.phase });
+        };
+        self.core().manager.run(|protocol, now| {
+            let info = AdditionalInfo::EMPTY;
+            protocol.endpoint.reject(now, conn, RejectReason::ConsumerDefined, info, private_data)
+        })?;
+        state.phase = Phase::Disconnected;
+        Ok(())
+    }
+
+    /// Confirms a connection that the peer has granted (`rdma_establish`), after [`crate::EventKind::ConnectResponse`]. Moves the id's queue
+    /// pair, if it has one, to RTS first, in the calling thread. There is no further event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if there is nothing to confirm; [`Error::Device`] if the queue pair cannot be moved, in which case the
+    /// connection is given up.
+    pub fn establish(&self) -> Result<()> {
+        let qp = {
+            let state = self.state()?;
+            if state.phase != Phase::Responding {
+                return Err(Error::Phase { call: "establish", phase: state.phase });
+            }
+            state.qp.clone()
+        };
+        self.core().confirm(qp.as_ref()).inspect_err(|_| self.abandon(RejectReason::ConsumerDefined))
+    }
+
+    /// Says that the peer's data has come, so that it must have established the connection, though its message may be lost
+    /// (`rdma_notify` with `IBV_EVENT_COMM_EST`). [`crate::EventKind::Established`] follows, unless it has come already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] unless the id has accepted.
+    pub fn notify_established(&self) -> Result<()> {
+        let state = self.state()?;
+        match (state.phase, state.conn) {
+            (Phase::Accepted | Phase::Connected, Some(conn)) => {
+                self.core().manager.run(|protocol, _| protocol.endpoint.notify_established(conn))?;
+                Ok(())
+            }
+            (phase, _) => Err(Error::Phase { call: "notify_established", phase }),
+        }
+    }
+
+    /// Ends the connection (`rdma_disconnect`): moves the id's queue pair, if it has one, to ERR, which flushes it, and tells the
+    /// peer. [`crate::EventKind::Disconnected`] follows. Ending what has ended already is fine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if there was no connection yet.
+    pub fn disconnect(&self) -> Result<()> {
+        let core = self.core();
+        let qp = {
+            let mut state = self.state()?;
+            match (state.phase, state.conn) {
+                (Phase::Disconnecting | Phase::Disconnected, _) => None,
+                (Phase::Connected | Phase::Accepted, Some(conn)) => {
+                    state.phase = Phase::Disconnecting;
+                    core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    state.qp.clone()
+                }
+                (phase, _) => return Err(Error::Phase { call: "disconnect", phase }),
+            }
+        };
+        if let Some(qp) = qp {
+            core.flush(&qp);
+        }
+        Ok(())
+    }
+
+    /// Gives up a connection that cannot be used.
+    pub(super) fn abandon(&self, reason: RejectReason) {
+        self.core().abandon(reason);
+    }
+}
+
+impl super::IdCore {
+    pub(super) fn abandon(self: &std::sync::Arc<Self>, reason: RejectReason) {
+        let mut state = self.state.lock();
+        if let (Phase::Requested | Phase::Responding | Phase::Accepted, Some(conn)) = (state.phase, state.conn) {
+            state.phase = Phase::Disconnected;
+            self.manager.run(|protocol, now| {
+                // Its state may have changed meanwhile: then it is over anyway, or will be when the id is destroyed.
+                let _ = protocol.endpoint.reject(now, conn, reason, AdditionalInfo::EMPTY, &[]);
+            });
+        }
+    }
+}
+
+impl IdState {
+    /// Number, shared receive queue and service of the queue pair that connects.
+    fn queue_pair(&self, param: &ConnParam<'_>) -> Result<(u32, bool, TransportService)> {
+        if let Some(qp_num) = param.qp_num {
+            return Ok((qp_num, param.srq, TransportService::Rc));
+        }
+        let qp = self.qp.as_ref().ok_or(Error::Phase { call: "connecting without a queue pair", phase: self.phase })?;
+        let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
+        Ok((qp.qp_num(), param.srq, transport))
+    }
+
+    /// Takes over what a peer asks for.
+    pub(super) fn take_request(&mut self, request: &ConnectRequest) {
+        self.conn = Some(request.conn);
+        let port = request.service_id.port().map_or(0, |(_, port)| port);
+        self.local = Some(SocketAddr::new(request.address.local.ip(), port));
+        let claimed = IpCmHeader::parse(request.private_data.as_slice()).ok();
+        let peer_port = claimed.map_or(0, |(header, _)| header.src_port);
+        // The address is the packet's, whatever the peer claims.
+        self.peer = Some(SocketAddr::new(request.address.remote.ip(), peer_port));
+        self.negotiated = Negotiated::of_request(request);
+    }
+}
+
+/// What tells the peer's listener the addresses (IBTA annex A11).
+fn header(local: SocketAddr, peer: SocketAddr) -> Result<IpCmHeader> {
+    let ip = match (local, peer) {
+        (SocketAddr::V4(local), SocketAddr::V4(peer)) => IpPair::V4 { src: *local.ip(), dst: *peer.ip() },
+        (SocketAddr::V6(local), SocketAddr::V6(peer)) => IpPair::V6 { src: *local.ip(), dst: *peer.ip() },
+        _ => return Err(Error::Address { addr: peer, why: format!("{local} is of another family") }),
+    };
+    Ok(IpCmHeader { ip, src_port: local.port() })
+}
+
+/// Whether requests of a port space carry that header.
+pub(super) fn has_header(port_space: PortSpace) -> bool {
+    matches!(port_space, PortSpace::Tcp | PortSpace::Udp | PortSpace::IpoIb)
+}

@@ -1,0 +1,54 @@
+//! The end of an id, at any time.
+
+use super::{Id, IdCore, Phase};
+use ferroce_verbs::Qp;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Id {
+    /// Destroys the id (`rdma_destroy_id`): at any time, from any thread, as often as one likes. Returns at once.
+    ///
+    /// What is under way ends: a request that was sent is taken back, one that came is rejected, the peer of a connection is told
+    /// that it is over, a listener rejects what it has not delivered. Unread events are dropped, and no reader begins to
+    /// deliver another one. The id lets go of its queue pair, which lives as long as others hold it.
+    pub fn destroy(&self) {
+        self.core().destroy();
+    }
+
+    /// Takes the queue pair away from the id (`rdma_destroy_qp`): dropping what is returned destroys it, unless somebody else
+    /// holds it. A transition that a reader is about to make with it fails or is made; nobody waits for it.
+    pub fn take_qp(&self) -> Option<Qp> {
+        self.core().state.lock().qp.take()
+    }
+}
+
+impl IdCore {
+    pub(crate) fn destroy(self: &Arc<Self>) {
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (conn, listener, service, qp) = {
+            let mut state = self.state.lock();
+            state.phase = Phase::Destroyed;
+            (state.conn.take(), state.listener.take(), state.service.take(), state.qp.take())
+        };
+        // Requests that peers make from here on find the queue closed, or the listener.
+        let unread = self.queue.close();
+        self.manager.run(|protocol, now| {
+            // A name that is stale already is one that the protocol has let go of.
+            if let Some(conn) = conn {
+                let _ = protocol.endpoint.destroy(now, conn);
+            }
+            if let Some(listener) = listener {
+                let _ = protocol.endpoint.close_listener(now, listener);
+            }
+            protocol.dismiss(self.cookie.load(Ordering::Relaxed));
+        });
+        if let Some(service) = service {
+            self.manager.gsi.release_service(service);
+        }
+        // Without locks: with them may go ids, and the queue pair.
+        drop(unread);
+        drop(qp);
+    }
+}

@@ -1,0 +1,104 @@
+//! Listeners.
+
+use super::resolve::ephemeral_port;
+use super::{Id, Phase};
+use crate::proto::{Bind, ListenParams, Service};
+use crate::{Error, PortSpace, Result};
+use ferroce_verbs::{Gid, ServiceBinding};
+use ferroce_wire::cm::ServiceId;
+use std::net::{IpAddr, SocketAddr};
+
+/// How often a random port is tried before the host counts as full.
+const PORT_TRIES: usize = 256;
+
+impl Id {
+    /// Begins to listen (`rdma_listen`) at the address that it is bound to. Up to `backlog` requests wait to be read, 1024 if it
+    /// is 0; of those beyond that the peers are told to try again, or that there is no room if nobody reads.
+    ///
+    /// Waits for the registry of the host, at most some seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if another listener of the host has the address, [`Error::NoPort`] if there is no free one,
+    /// [`Error::Phase`] unless the id is bound.
+    pub fn listen(&self, backlog: usize) -> Result<()> {
+        let core = self.core();
+        let (addr, gid) = {
+            let state = self.state()?;
+            match (state.phase, state.local) {
+                (Phase::Bound, Some(local)) => (local, state.gid.as_ref().map(|entry| entry.gid)),
+                (phase, _) => return Err(Error::Phase { call: "listen", phase }),
+            }
+        };
+        let (service, port) = self.claim(addr, gid)?;
+        let mut state = match self.state() {
+            Ok(state) if state.phase == Phase::Bound => state,
+            other => {
+                core.manager.gsi.release_service(service);
+                let phase = other?.phase;
+                return Err(Error::Phase { call: "listen", phase });
+            }
+        };
+        let listening = core.manager.run(|protocol, _| {
+            let cookie = core.enroll(protocol);
+            protocol.endpoint.listen(&ListenParams {
+                bind: bind(addr, gid),
+                service_id: ServiceId(service.service_id),
+                service: if core.port_space == PortSpace::Udp { Service::Datagram } else { Service::Connection },
+                backlog,
+                cookie,
+            })
+        });
+        match listening {
+            Ok(listener) => {
+                state.listener = Some(listener);
+                state.service = Some(service);
+                state.local = Some(SocketAddr::new(addr.ip(), port));
+                state.phase = Phase::Listening;
+                Ok(())
+            }
+            Err(error) => {
+                drop(state);
+                core.manager.gsi.release_service(service);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Claims a port for this context.
+    fn claim(&self, addr: SocketAddr, gid: Option<Gid>) -> Result<(ServiceBinding, u16)> {
+        let core = self.core();
+        let binding = |port| {
+            let service_id = ServiceId::from_port(core.port_space, port).0;
+            ServiceBinding { service_id, local: gid }
+        };
+        if addr.port() != 0 {
+            let service = binding(addr.port());
+            return match core.manager.gsi.bind_service(service) {
+                Ok(()) => Ok((service, addr.port())),
+                Err(ferroce_verbs::Error::InUse { .. }) => {
+                    Err(Error::Address { addr, why: "another listener of this host has it".into() })
+                }
+                Err(error) => Err(Error::device("claiming the port")(error)),
+            };
+        }
+        for _ in 0..PORT_TRIES {
+            let port = ephemeral_port();
+            match core.manager.gsi.bind_service(binding(port)) {
+                Ok(()) => return Ok((binding(port), port)),
+                Err(ferroce_verbs::Error::InUse { .. }) => {}
+                Err(error) => return Err(Error::device("claiming a port")(error)),
+            }
+        }
+        Err(Error::NoPort)
+    }
+}
+
+fn bind(addr: SocketAddr, gid: Option<Gid>) -> Bind {
+    match (gid, addr.ip()) {
+        (Some(gid), _) => Bind::Gid { gid, scope_id: 0 },
+        (None, IpAddr::V4(_)) => Bind::AnyV4,
+        // A wildcard of IPv6 takes IPv4 too, as with sockets.
+        (None, IpAddr::V6(_)) => Bind::Any,
+    }
+}

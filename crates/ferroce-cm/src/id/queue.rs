@@ -1,0 +1,119 @@
+//! The events of one id, on their way to a reader of its channel.
+
+use super::{Id, IdCore};
+use crate::Event;
+use crate::channel::ChannelCore;
+use crate::proto::{ConnectRequest, Event as ProtoEvent};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// An event that no reader has begun to deliver.
+pub(crate) enum Queued {
+    /// A peer asks a listener for a connection.
+    Request {
+        /// The new id, which nobody else holds.
+        child: Id,
+        /// What the peer asks.
+        request: Box<ConnectRequest>,
+    },
+    /// Another one of the protocol.
+    Protocol(Box<ProtoEvent>),
+    /// The address is resolved, or not.
+    AddrResolved(crate::Result<()>),
+    /// The route is resolved, or not.
+    RouteResolved(crate::Result<()>),
+}
+
+pub(super) struct EventQueue(Mutex<Inner>);
+
+struct Inner {
+    channel: Arc<ChannelCore>,
+    events: VecDeque<Queued>,
+    /// The id is in the list of its channel.
+    listed: bool,
+    /// A reader processes an event: the next one waits, so that they are processed in order.
+    busy: bool,
+    /// The id is destroyed.
+    closed: bool,
+}
+
+impl EventQueue {
+    pub(super) fn new(channel: Arc<ChannelCore>) -> Self {
+        Self(Mutex::new(Inner { channel, events: VecDeque::new(), listed: false, busy: false, closed: false }))
+    }
+
+    pub(super) fn channel(&self) -> Arc<ChannelCore> {
+        self.0.lock().channel.clone()
+    }
+
+    pub(super) fn migrate(&self, id: &Arc<IdCore>, channel: &Arc<ChannelCore>) {
+        let mut inner = self.0.lock();
+        inner.channel = channel.clone();
+        // What is in the old list leads nowhere: its reader sees that the id is not on that channel.
+        inner.listed = false;
+        inner.list(id);
+    }
+
+    /// Ends it; returns what nobody will read, to be dropped without locks.
+    pub(super) fn close(&self) -> VecDeque<Queued> {
+        let mut inner = self.0.lock();
+        inner.closed = true;
+        std::mem::take(&mut inner.events)
+    }
+}
+
+impl Inner {
+    /// Puts the id into the list of its channel if it belongs there.
+    fn list(&mut self, id: &Arc<IdCore>) {
+        if !self.listed && !self.busy && !self.events.is_empty() {
+            self.listed = true;
+            self.channel.push(id.clone());
+        }
+    }
+}
+
+impl IdCore {
+    /// Adds an event, or gives it back if the id is destroyed. It is to be dropped without locks.
+    pub(crate) fn push(self: &Arc<Self>, event: Queued) -> Option<Queued> {
+        let mut inner = self.queue.0.lock();
+        if inner.closed {
+            return Some(event);
+        }
+        inner.events.push_back(event);
+        inner.list(self);
+        None
+    }
+
+    /// Takes the next event and processes it, for a reader of `channel`. `None`: there is nothing to deliver.
+    pub(crate) fn next_event(self: &Arc<Self>, channel: &Arc<ChannelCore>) -> Option<Event> {
+        let queued = {
+            let mut inner = self.queue.0.lock();
+            if !Arc::ptr_eq(&inner.channel, channel) || inner.busy {
+                return None;
+            }
+            inner.listed = false;
+            let queued = inner.events.pop_front()?;
+            inner.busy = true;
+            queued
+        };
+        let event = self.process(queued);
+        let mut inner = self.queue.0.lock();
+        inner.busy = false;
+        inner.list(self);
+        drop(inner);
+        // Destroyed meanwhile: what was processed is not delivered.
+        event.filter(|_| !self.is_destroyed())
+    }
+
+    /// The channel is closed: what waits there is dropped.
+    pub(crate) fn discard_events(&self, channel: &ChannelCore) {
+        let mut inner = self.queue.0.lock();
+        if std::ptr::eq(&*inner.channel, channel) {
+            inner.listed = false;
+            let events = std::mem::take(&mut inner.events);
+            drop(inner);
+            drop(events);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Local addresses, the peer's address, and the route to it.
+
+use super::queue::Queued;
+use super::{Id, IdCore, Phase};
+use crate::{Error, Result};
+use ferroce_verbs::{AhAttr, Gid, GidEntry, GlobalRoute};
+use rand::Rng;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+/// Ports that are given to ids that do not ask for one, as Linux does (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
+
+pub(super) fn ephemeral_port() -> u16 {
+    rand::rng().random_range(EPHEMERAL)
+}
+
+impl Id {
+    /// Gives it a local address (`rdma_bind_addr`). Port 0 stands for any, the unspecified address for all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if the host has no such address, [`Error::Phase`] unless the id is new.
+    pub fn bind_addr(&self, addr: SocketAddr) -> Result<()> {
+        let mut state = self.state()?;
+        if state.phase != Phase::Idle {
+            return Err(Error::Phase { call: "bind_addr", phase: state.phase });
+        }
+        if !addr.ip().is_unspecified() {
+            state.gid = Some(self.core().local(addr)?);
+        }
+        state.local = Some(addr);
+        state.phase = Phase::Bound;
+        Ok(())
+    }
+
+    /// Finds out how `peer` is reached, from `local` if it is given (`rdma_resolve_addr`). The outcome comes as an event,
+    /// [`crate::EventKind::AddrResolved`] or [`crate::EventKind::AddrError`]. Asks the kernel, in the calling thread and with no lock held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if the id has a peer already.
+    pub fn resolve_addr(&self, local: Option<SocketAddr>, peer: SocketAddr) -> Result<()> {
+        let bound = {
+            let state = self.state()?;
+            match state.phase {
+                Phase::Idle => local,
+                Phase::Bound => state.local.filter(|local| !local.ip().is_unspecified()).or(local),
+                phase => return Err(Error::Phase { call: "resolve_addr", phase }),
+            }
+        };
+        let found = self.core().find(bound, peer);
+        let mut state = self.state()?;
+        let outcome = match found {
+            Ok((gid, ip)) if matches!(state.phase, Phase::Idle | Phase::Bound) => {
+                let port = state.local.or(local).map_or(0, |addr| addr.port());
+                let port = if port == 0 { ephemeral_port() } else { port };
+                state.gid = Some(gid);
+                state.local = Some(SocketAddr::new(ip, port));
+                state.peer = Some(peer);
+                state.phase = Phase::AddrResolved;
+                Ok(())
+            }
+            Ok(_) => return Err(Error::Phase { call: "resolve_addr", phase: state.phase }),
+            Err(error) => Err(error),
+        };
+        drop(state);
+        drop(self.core().push(Queued::AddrResolved(outcome)));
+        Ok(())
+    }
+
+    /// Finds out which way to the peer to use (`rdma_resolve_route`). On RoCE there is one; the outcome comes as an event all the
+    /// same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] unless the peer's address is resolved.
+    pub fn resolve_route(&self) -> Result<()> {
+        let mut state = self.state()?;
+        let (Phase::AddrResolved, Some(gid), Some(local), Some(peer)) =
+            (state.phase, &state.gid, state.local, state.peer)
+        else {
+            return Err(Error::Phase { call: "resolve_route", phase: state.phase });
+        };
+        let tos = self.core().options.lock().tos;
+        // As the kernel makes it from the ports (`cma_resolve_iboe_route`), so that connections take different ways.
+        let flow_label = (u32::from(local.port()) * 31 + u32::from(peer.port())) & 0xf_ffff;
+        state.path = Some(path(gid.index, Gid::from(peer.ip()), flow_label, tos));
+        state.phase = Phase::RouteResolved;
+        drop(state);
+        drop(self.core().push(Queued::RouteResolved(Ok(()))));
+        Ok(())
+    }
+}
+
+/// The path of RoCE packets to `dgid`.
+pub(super) fn path(sgid_index: u32, dgid: Gid, flow_label: u32, traffic_class: u8) -> AhAttr {
+    let route = GlobalRoute { flow_label, traffic_class, ..GlobalRoute::new(dgid, sgid_index) };
+    AhAttr { grh: Some(route), ..AhAttr::roce(dgid, sgid_index) }
+}
+
+impl IdCore {
+    /// The GID of a local address.
+    fn local(self: &Arc<Self>, addr: SocketAddr) -> Result<GidEntry> {
+        let gid = self.manager.local_gid(Gid::from(addr.ip())).map_err(Error::device("reading the GID table"))?;
+        gid.ok_or_else(|| Error::Address { addr, why: "the device has no GID for it: see `ferroce info`".into() })
+    }
+
+    /// The local GID and address from which a peer is reached.
+    fn find(self: &Arc<Self>, local: Option<SocketAddr>, peer: SocketAddr) -> Result<(GidEntry, IpAddr)> {
+        if peer.ip().is_unspecified() || peer.ip().is_multicast() || peer.port() == 0 {
+            return Err(Error::Address { addr: peer, why: "it is no address of a peer".into() });
+        }
+        if let Some(local) = local.filter(|local| !local.ip().is_unspecified()) {
+            return Ok((self.local(local)?, local.ip()));
+        }
+        let table = self.manager.context.gid_table(1).map_err(Error::device("reading the GID table"))?;
+        let mut family = table.into_iter().filter(|entry| entry.ip().is_ipv4() == peer.ip().is_ipv4());
+        let first = family.next();
+        if let (Some(only), None) = (&first, family.next()) {
+            return Ok((only.clone(), only.ip()));
+        }
+        let source = source_for(peer)
+            .map_err(|error| Error::Address { addr: peer, why: format!("there is no route to it: {error}") })?;
+        Ok((self.local(SocketAddr::new(source, 0))?, source))
+    }
+}
+
+/// The address from which the kernel would send to `peer`: it chooses one when a datagram socket is connected, without sending
+/// anything.
+fn source_for(peer: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}

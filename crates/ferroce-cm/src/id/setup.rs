@@ -1,0 +1,304 @@
+//! The queue pair of an id, and what readers do for an event before they deliver it.
+
+use super::connect::has_header;
+use super::queue::Queued;
+use super::resolve::path;
+use super::{Id, IdCore, Phase};
+use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
+use crate::{Error, Event, EventKind, Offer, Refusal, Result};
+use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState};
+use ferroce_wire::cm::{IpCmHeader, RejectReason};
+use std::sync::Arc;
+
+/// Who moves an id's queue pair to RTS once the peer has granted the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SetupIn {
+    /// The reader of the event, before it delivers it as [`EventKind::Established`], as librdmacm does.
+    #[default]
+    EventThread,
+    /// Whoever calls [`Id::establish`] after [`EventKind::ConnectResponse`]: event threads stay free of what takes long on a NIC.
+    Caller,
+}
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Negotiated {
+    /// At which the peer begins to send: each side says where it wants to begin to receive (IBTA 12.7.31).
+    pub(super) psn: u32,
+    pub(super) remote_qpn: u32,
+    /// At which this side begins to send, as the peer says.
+    pub(super) remote_psn: u32,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    /// What the peer's queue pair is to do.
+    pub(super) offered_rnr_retry: u8,
+    pub(super) path_mtu: MtuOrNone,
+    pub(super) ack_timeout: u8,
+    pub(super) flow_label: u32,
+    pub(super) traffic_class: u8,
+}
+
+impl Negotiated {
+    pub(super) fn of_request(request: &ConnectRequest) -> Self {
+        Self {
+            psn: 0,
+            remote_qpn: request.remote_qpn,
+            remote_psn: request.remote_psn,
+            // The peer's depths, as this side sees them.
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            offered_rnr_retry: 7,
+            path_mtu: mtu_of(request.path_mtu),
+            ack_timeout: request.path.local_ack_timeout.min(31),
+            flow_label: request.path.flow_label,
+            traffic_class: request.path.traffic_class,
+        }
+    }
+
+    fn take_response(&mut self, response: &Response) {
+        self.remote_qpn = response.remote_qpn;
+        self.remote_psn = response.remote_psn;
+        self.initiator_depth = self.initiator_depth.min(response.responder_resources);
+        self.responder_resources = self.responder_resources.max(response.initiator_depth);
+        self.rnr_retry_count = response.rnr_retry_count;
+    }
+}
+
+/// Until a path MTU is known there is none.
+type MtuOrNone = Option<Mtu>;
+
+/// From the 4-bit code of the wire.
+fn mtu_of(code: u8) -> Option<Mtu> {
+    Mtu::from_bytes(128_u32.checked_shl(code.into())?)
+}
+
+impl Id {
+    /// Gives the id a queue pair (`rdma_create_qp`) and moves it to INIT, so that receives can be posted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if it has one, [`Error::Device`] if the device refuses.
+    pub fn create_qp(&self, pd: &Pd, attr: &QpInitAttr) -> Result<Qp> {
+        let check = |state: &super::IdState| match &state.qp {
+            Some(_) => Err(Error::Phase { call: "creating a second queue pair", phase: state.phase }),
+            None => Ok(()),
+        };
+        check(&*self.state()?)?;
+        // Without the lock: on a NIC this takes long.
+        let qp = pd.create_qp(attr).map_err(Error::device("creating a queue pair"))?;
+        qp.modify(&QpAttr::init(Access::ALL)).map_err(Error::device("moving the queue pair to INIT"))?;
+        let mut state = self.state()?;
+        check(&state)?;
+        state.qp = Some(qp.clone());
+        Ok(qp)
+    }
+
+    /// What moves an external queue pair to `state`, INIT, RTR or RTS (`rdma_init_qp_attr`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Phase`] if not enough is agreed on for that.
+    pub fn qp_attr(&self, state: QpState) -> Result<QpAttr> {
+        self.core().attr(state)
+    }
+}
+
+impl IdCore {
+    fn attr(self: &Arc<Self>, to: QpState) -> Result<QpAttr> {
+        let options = *self.options.lock();
+        let state = self.state.lock();
+        let agreed = matches!(
+            state.phase,
+            Phase::Responding | Phase::Requested | Phase::Accepted | Phase::Connected | Phase::Disconnecting
+        );
+        let negotiated = state.negotiated;
+        match to {
+            QpState::Init => Ok(QpAttr::init(Access::ALL)),
+            QpState::Rtr if agreed => {
+                let (Some(local), Some(peer)) = (state.local, state.peer) else {
+                    return Err(Error::Phase { call: "qp_attr", phase: state.phase });
+                };
+                let known = (state.gid.clone(), state.path);
+                drop(state);
+                let gid = match known.0 {
+                    Some(gid) => gid,
+                    None => self
+                        .manager
+                        .local_gid(Gid::from(local.ip()))
+                        .map_err(Error::device("reading the GID table"))?
+                        .ok_or_else(|| Error::Address { addr: local, why: "the address was removed".into() })?,
+                };
+                let tos = if options.tos == 0 { negotiated.traffic_class } else { options.tos };
+                let av = known.1.unwrap_or_else(|| path(gid.index, Gid::from(peer.ip()), negotiated.flow_label, tos));
+                let mtu = negotiated.path_mtu.map_or(gid.mtu, |mtu| mtu.min(gid.mtu));
+                let mut attr = QpAttr::rtr(av, mtu, negotiated.remote_qpn, negotiated.psn);
+                attr.max_dest_rd_atomic = Some(negotiated.responder_resources);
+                attr.min_rnr_timer = Some(options.min_rnr_timer);
+                Ok(attr)
+            }
+            QpState::Rts if agreed => {
+                let mut attr = QpAttr::rts(negotiated.remote_psn);
+                attr.timeout = Some(negotiated.ack_timeout);
+                attr.retry_cnt = Some(negotiated.retry_count);
+                attr.rnr_retry = Some(negotiated.rnr_retry_count);
+                attr.max_rd_atomic = Some(negotiated.initiator_depth);
+                Ok(attr)
+            }
+            _ => Err(Error::Phase { call: "qp_attr", phase: state.phase }),
+        }
+    }
+
+    /// Moves the queue pair to RTS. Nothing but its id excludes anything; if the id is destroyed meanwhile it stops.
+    pub(super) fn set_up(self: &Arc<Self>, qp: &Qp) -> Result<()> {
+        let _setup = self.setup.lock();
+        for (state, what) in
+            [(QpState::Rtr, "moving the queue pair to RTR"), (QpState::Rts, "moving the queue pair to RTS")]
+        {
+            if self.is_destroyed() {
+                return Err(Error::Destroyed);
+            }
+            let attr = self.attr(state)?;
+            tracing::debug!(qp_num = qp.qp_num(), ?attr, "{what}");
+            qp.modify(&attr).map_err(Error::device(what))?;
+        }
+        Ok(())
+    }
+
+    /// Moves the queue pair to ERR.
+    pub(super) fn flush(&self, qp: &Qp) {
+        let _setup = self.setup.lock();
+        // It may be there already.
+        let _ = qp.modify(&QpAttr::to(QpState::Err));
+    }
+
+    /// Sets the queue pair up and tells the peer.
+    pub(super) fn confirm(self: &Arc<Self>, qp: Option<&Qp>) -> Result<()> {
+        if let Some(qp) = qp {
+            self.set_up(qp)?;
+        }
+        let mut state = self.state.lock();
+        let (Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
+            return Err(match state.phase {
+                Phase::Destroyed => Error::Destroyed,
+                phase => Error::Phase { call: "establish", phase },
+            });
+        };
+        self.manager.run(|protocol, _| protocol.endpoint.establish(conn, &[]))?;
+        state.phase = Phase::Connected;
+        Ok(())
+    }
+
+    /// Does what an event leads to, and makes of it what is delivered.
+    pub(super) fn process(self: &Arc<Self>, queued: Queued) -> Option<Event> {
+        let id = Id(self.handles.upgrade()?);
+        let event =
+            |kind, private_data: &[u8]| Some(Event { id: id.clone(), kind, private_data: private_data.to_vec() });
+        match queued {
+            Queued::AddrResolved(Ok(())) => event(EventKind::AddrResolved, &[]),
+            Queued::AddrResolved(Err(error)) => event(EventKind::AddrError(error), &[]),
+            Queued::RouteResolved(Ok(())) => event(EventKind::RouteResolved, &[]),
+            Queued::RouteResolved(Err(error)) => event(EventKind::RouteError(error), &[]),
+            Queued::Request { child, request } => {
+                // Its place in the backlog is free. If the peer has given up meanwhile, the child's next event says so.
+                let _ = self.manager.run(|protocol, now| protocol.endpoint.request_read(now, request.conn));
+                let offer = Offer {
+                    qp_num: request.remote_qpn,
+                    initiator_depth: request.responder_resources,
+                    responder_resources: request.initiator_depth,
+                    retry_count: request.retry_count,
+                    rnr_retry_count: request.rnr_retry_count,
+                    srq: request.srq,
+                };
+                let data = request.private_data.as_slice();
+                let data =
+                    if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
+                event(EventKind::ConnectRequest { id: child, offer }, data)
+            }
+            Queued::Protocol(what) => match *what {
+                ProtoEvent::Response(response) => self.on_response(&id, &response),
+                ProtoEvent::Rejected(rejected) => {
+                    self.end(Phase::Disconnected);
+                    event(EventKind::Rejected { reason: rejected.reason }, rejected.private_data.as_slice())
+                }
+                ProtoEvent::Unreachable(unreachable) => {
+                    self.end(Phase::Disconnected);
+                    event(EventKind::Unreachable { sent: unreachable.sent }, &[])
+                }
+                ProtoEvent::Established { private_data, .. } => {
+                    let mut state = self.state.lock();
+                    if state.phase == Phase::Accepted {
+                        state.phase = Phase::Connected;
+                    }
+                    drop(state);
+                    event(EventKind::Established, private_data.as_slice())
+                }
+                ProtoEvent::Disconnected { cause, private_data, .. } => {
+                    let mut state = self.state.lock();
+                    if state.phase != Phase::Destroyed {
+                        state.phase = Phase::Disconnected;
+                    }
+                    drop(state);
+                    event(EventKind::Disconnected(cause), private_data.as_slice())
+                }
+                ProtoEvent::TimewaitExit { .. } => event(EventKind::TimewaitExit, &[]),
+                _ => None,
+            },
+        }
+    }
+
+    /// The connection did not come about: what is posted is flushed.
+    fn end(self: &Arc<Self>, phase: Phase) {
+        let qp = {
+            let mut state = self.state.lock();
+            if state.phase == Phase::Destroyed {
+                return;
+            }
+            state.phase = phase;
+            state.qp.clone()
+        };
+        if let Some(qp) = qp {
+            self.flush(&qp);
+        }
+    }
+
+    fn on_response(self: &Arc<Self>, id: &Id, response: &Response) -> Option<Event> {
+        let (qp, offer) = {
+            let mut state = self.state.lock();
+            if state.phase != Phase::Connecting {
+                return None;
+            }
+            state.negotiated.take_response(response);
+            state.phase = Phase::Responding;
+            let offer = Offer {
+                qp_num: response.remote_qpn,
+                initiator_depth: response.responder_resources,
+                responder_resources: response.initiator_depth,
+                retry_count: state.negotiated.retry_count,
+                rnr_retry_count: response.rnr_retry_count,
+                srq: response.srq,
+            };
+            (state.qp.clone(), offer)
+        };
+        let event = |kind| {
+            let private_data = response.private_data.as_slice().to_vec();
+            Some(Event { id: id.clone(), kind, private_data })
+        };
+        let setup_in = self.options.lock().setup_in;
+        let (Some(qp), SetupIn::EventThread) = (&qp, setup_in) else {
+            return event(EventKind::ConnectResponse(offer));
+        };
+        match self.confirm(Some(qp)) {
+            Ok(()) => event(EventKind::Established),
+            Err(Error::Destroyed) => None,
+            Err(error) => {
+                self.abandon(RejectReason::ConsumerDefined);
+                self.flush(qp);
+                event(EventKind::ConnectError(Refusal::Setup(error.to_string())))
+            }
+        }
+    }
+}

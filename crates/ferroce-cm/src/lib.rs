@@ -1,0 +1,35 @@
+//! How connections begin and end: InfiniBand communication management, with the vocabulary of rdma_cm.
+//!
+//! The short path is [`Connection`] and [`Listener`]; below it are [`EventChannel`]s, [`Id`]s and [`Event`]s, as in librdmacm but for
+//! one thing: every call may be made from any thread at any time. One thread may read events while others destroy queue pairs and
+//! ids, before, during and after connection setup. Nothing waits for an event to be acknowledged, because events are counted
+//! references; nothing is freed under anybody, because ids and queue pairs are too.
+//!
+//! # Rules
+//!
+//! - After [`Id::destroy`] has returned, no reader begins to deliver an event for the id.
+//! - Calls on an id that another thread destroys either take effect before that or return [`Error::Destroyed`].
+//! - The events of one id are processed in order, whatever the number of readers.
+//! - The transitions of an id's queue pair exclude each other; they exclude nothing else. No lock is held across a transition, an
+//!   address resolution, or a system call, that [`Id::destroy`] would wait for.
+//!
+//! [`proto`] is the protocol itself (IBTA volume 1, chapter 12) as a state machine without I/O.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod connection;
+mod error;
+mod event;
+mod id;
+mod manager;
+pub mod proto;
+
+pub use channel::{EventChannel, NextEvent};
+pub use connection::{Connection, Endpoint, Incoming, Listener};
+pub use error::{Error, Refusal, Result};
+pub use event::{Event, EventKind, Offer};
+pub use id::{ConnParam, Id, Options, Phase, SetupIn};
+pub use manager::ConnectionManager;
+
+/// The port spaces of rdma_cm, which keep connections and datagram services apart.
+pub use ferroce_wire::cm::{PortSpace, RejectReason};

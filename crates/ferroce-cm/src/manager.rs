@@ -1,0 +1,255 @@
+//! Connection management of one open device.
+
+use crate::channel::EventChannel;
+use crate::id::{Id, IdCore, Queued};
+use crate::proto::{Address, Config, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
+use crate::{Error, PortSpace, Result};
+use ferroce_verbs::{Ah, AhAttr, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd};
+use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Manages the connections of one open device. Clones are handles to one manager; ids are made with it and keep it.
+///
+/// It works in the threads that make progress for the device and has none of its own.
+#[derive(Clone)]
+pub struct ConnectionManager(pub(crate) Arc<Manager>);
+
+/// Peers whose address handles are kept.
+const HANDLES: usize = 4096;
+
+pub(crate) struct Manager {
+    this: Weak<Self>,
+    pub(crate) context: Context,
+    pub(crate) gsi: Gsi,
+    pd: Pd,
+    protocol: Mutex<Protocol>,
+    handles: Mutex<HashMap<(Address, u8), Ah>>,
+}
+
+/// What is behind the manager's lock. It is held for the time of one message or call, and never while anything is sent,
+/// resolved, or handed to a user.
+pub(crate) struct Protocol {
+    pub(crate) endpoint: Endpoint,
+    /// Who gets the events with which cookie.
+    ids: HashMap<u64, Weak<IdCore>>,
+    next_cookie: u64,
+}
+
+/// What is to be done once the lock is released.
+#[derive(Default)]
+struct Outcome {
+    transmits: Vec<Transmit>,
+    /// Events for ids that are destroyed; with one may go an id, whose end takes the lock.
+    dropped: Vec<Queued>,
+    wake_at: Option<Nanos>,
+}
+
+impl ConnectionManager {
+    /// Manages the connections of `context`, with the defaults.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoGsi`] if the device manages connections itself; [`Error::Device`] if the context has a manager already.
+    pub fn new(context: &Context) -> Result<Self> {
+        Self::with_config(context, |_| {})
+    }
+
+    /// Manages the connections of `context`, with settings that `change` has changed.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::new`].
+    pub fn with_config(context: &Context, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        Self::with_rng(context, StdRng::from_os_rng(), change)
+    }
+
+    /// As [`Self::with_config`], with a source of randomness of the caller's: with a known one a simulation can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::new`].
+    pub fn with_rng(context: &Context, rng: StdRng, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        let info = context.info();
+        let gsi = context.gsi().ok_or(Error::NoGsi { device: info.name })?;
+        let mut config = Config::new(info.node_guid, gsi.comm_id_prefix());
+        change(&mut config);
+        let protocol = Protocol { endpoint: Endpoint::new(config, rng), ids: HashMap::new(), next_cookie: 1 };
+        let pd = context.alloc_pd().map_err(Error::device("making a protection domain"))?;
+        let manager = Arc::new_cyclic(|this: &Weak<Manager>| Manager {
+            this: this.clone(),
+            context: context.clone(),
+            pd,
+            gsi,
+            protocol: Mutex::new(protocol),
+            handles: Mutex::default(),
+        });
+        let handler: Weak<dyn MadHandler> = manager.this.clone();
+        manager.gsi.set_handler(handler).map_err(Error::device("taking over queue pair 1"))?;
+        Ok(Self(manager))
+    }
+
+    /// Makes an id (`rdma_create_id`), whose events come to `channel`.
+    #[must_use]
+    pub fn create_id(&self, channel: &EventChannel, port_space: PortSpace) -> Id {
+        IdCore::create(&self.0, channel.core().clone(), port_space)
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// What is held: for those who look for leaks.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.0.protocol.lock().endpoint.usage()
+    }
+
+    /// Ids that exist.
+    #[must_use]
+    pub fn id_count(&self) -> usize {
+        self.0.protocol.lock().ids.len()
+    }
+
+    /// Named counters of the protocol.
+    #[must_use]
+    pub fn counters(&self) -> crate::proto::Counters {
+        self.0.protocol.lock().endpoint.counters().clone()
+    }
+}
+
+impl std::fmt::Debug for ConnectionManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectionManager").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+impl Manager {
+    /// Runs `work` on the protocol, then does what follows from it.
+    pub(crate) fn run<T>(self: &Arc<Self>, work: impl FnOnce(&mut Protocol, Nanos) -> T) -> T {
+        let mut outcome = Outcome::default();
+        let now = self.gsi.now();
+        let result = {
+            let mut protocol = self.protocol.lock();
+            let result = work(&mut protocol, now);
+            while let Some(event) = protocol.endpoint.poll_event() {
+                self.dispatch(&mut protocol, event, &mut outcome);
+            }
+            while let Some(transmit) = protocol.endpoint.poll_transmit() {
+                outcome.transmits.push(transmit);
+            }
+            outcome.wake_at = protocol.endpoint.poll_timeout();
+            result
+        };
+        for transmit in &outcome.transmits {
+            self.send(transmit);
+        }
+        if let Some(deadline) = outcome.wake_at {
+            self.gsi.wake_at(deadline);
+        }
+        result
+    }
+
+    /// Gives an event to its id.
+    fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, outcome: &mut Outcome) {
+        let (cookie, queued) = match event {
+            ProtoEvent::ConnectRequest(request) => {
+                let listener = protocol.ids.get(&request.listener_cookie).and_then(Weak::upgrade);
+                let Some(listener) = listener else { return };
+                let child = IdCore::of_request(self, protocol, &listener, &request);
+                (request.listener_cookie, Queued::Request { child, request: Box::new(request) })
+            }
+            ProtoEvent::Response(ref response) => (response.cookie, Queued::Protocol(Box::new(event))),
+            ProtoEvent::Rejected(ref rejected) => (rejected.cookie, Queued::Protocol(Box::new(event))),
+            ProtoEvent::Unreachable(ref unreachable) => (unreachable.cookie, Queued::Protocol(Box::new(event))),
+            ProtoEvent::Established { cookie, .. }
+            | ProtoEvent::Disconnected { cookie, .. }
+            | ProtoEvent::TimewaitExit { cookie, .. }
+            | ProtoEvent::SidrUnreachable { cookie, .. } => (cookie, Queued::Protocol(Box::new(event))),
+            ProtoEvent::SidrResponse(ref response) => (response.cookie, Queued::Protocol(Box::new(event))),
+            ProtoEvent::SidrRequest(_) => return,
+        };
+        let id = protocol.ids.get(&cookie).and_then(Weak::upgrade);
+        match id {
+            Some(id) => outcome.dropped.extend(id.push(queued)),
+            None => outcome.dropped.push(queued),
+        }
+    }
+
+    fn send(&self, transmit: &Transmit) {
+        match self.handle(transmit) {
+            Ok(ah) => {
+                if let Err(error) = self.gsi.send(&ah, &transmit.mad) {
+                    tracing::debug!(%error, to = %transmit.to.remote, "a management datagram could not be sent");
+                }
+            }
+            // Like one that is lost: the protocol repeats what matters, and gives up in time.
+            Err(error) => {
+                tracing::debug!(%error, to = %transmit.to.remote, "no address handle for a management datagram")
+            }
+        }
+    }
+
+    fn handle(&self, transmit: &Transmit) -> ferroce_verbs::Result<Ah> {
+        let key = (transmit.to, transmit.traffic_class);
+        if let Some(ah) = self.handles.lock().get(&key) {
+            return Ok(ah.clone());
+        }
+        let table = self.context.gid_table(1)?;
+        let local = table.iter().find(|entry| entry.gid == transmit.to.local);
+        let local = local.ok_or_else(|| ferroce_verbs::Error::NotFound {
+            what: "local GID",
+            name: transmit.to.local.to_string(),
+            hint: "the address was removed".into(),
+        })?;
+        let route = GlobalRoute {
+            traffic_class: transmit.traffic_class,
+            flow_label: transmit.flow_label,
+            ..GlobalRoute::new(transmit.to.remote, local.index)
+        };
+        // Resolved without the lock; of two who do it at once one is in vain.
+        let ah = self.pd.create_ah(&AhAttr { grh: Some(route), ..AhAttr::roce(transmit.to.remote, local.index) })?;
+        let mut handles = self.handles.lock();
+        if handles.len() >= HANDLES {
+            handles.clear();
+        }
+        handles.insert(key, ah.clone());
+        Ok(ah)
+    }
+
+    /// The local GID for an address of this host.
+    pub(crate) fn local_gid(&self, gid: Gid) -> ferroce_verbs::Result<Option<GidEntry>> {
+        Ok(self.context.gid_table(1)?.into_iter().find(|entry| entry.gid == gid))
+    }
+}
+
+impl Protocol {
+    /// A cookie for an id's events.
+    pub(crate) fn enroll(&mut self, id: &Arc<IdCore>) -> u64 {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        self.ids.insert(cookie, Arc::downgrade(id));
+        cookie
+    }
+
+    pub(crate) fn dismiss(&mut self, cookie: u64) {
+        self.ids.remove(&cookie);
+    }
+}
+
+impl MadHandler for Manager {
+    fn receive(&self, origin: &MadOrigin, mad: &[u8; MAD_LEN]) {
+        let Some(this) = self.this.upgrade() else { return };
+        let from = Address { local: Gid::from(origin.local), remote: Gid::from(origin.remote), scope_id: 0 };
+        this.run(|protocol, now| protocol.endpoint.handle_mad(now, &from, mad));
+    }
+
+    fn expired(&self) {
+        let Some(this) = self.this.upgrade() else { return };
+        this.run(|protocol, now| protocol.endpoint.handle_timeout(now));
+    }
+}

@@ -1,0 +1,148 @@
+//! Two ends on a host of their own, and one that follows the events.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use ferroce_cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, Id, PortSpace};
+use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
+use ferroce_verbs::provider::Device;
+use ferroce_verbs::{Access, Context, Cq, Mr, Pd, QpInitAttr, QpType, RecvWr, SendWr, WcStatus, WorkCompletion};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A hang becomes a failure after this.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A host: contexts that are opened on it share its registry.
+pub(crate) struct Host {
+    registry: TempDir,
+    link: LinkMode,
+}
+
+impl Host {
+    /// In a network namespace of its own, which the calling thread enters.
+    pub(crate) fn new(link: LinkMode) -> Self {
+        ferroce_testing::isolate();
+        Self { registry: tempfile::tempdir().unwrap(), link }
+    }
+
+    pub(crate) fn open(&self) -> Side {
+        let runtime_dir = Some(self.registry.path().join("registry"));
+        Side::new(SoftDevice::new(SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() }).open().unwrap())
+    }
+}
+
+/// One program.
+pub(crate) struct Side {
+    pub(crate) cm: ConnectionManager,
+    pub(crate) channel: EventChannel,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) mr: Mr,
+}
+
+impl Side {
+    pub(crate) fn new(context: Context) -> Self {
+        let pd = context.alloc_pd().unwrap();
+        Self {
+            cm: ConnectionManager::new(&context).unwrap(),
+            channel: EventChannel::new().unwrap(),
+            cq: context.create_cq(1024, None).unwrap(),
+            mr: pd.alloc_mr(4096, Access::ALL).unwrap(),
+            pd,
+        }
+    }
+
+    pub(crate) fn id(&self) -> Id {
+        self.cm.create_id(&self.channel, PortSpace::Tcp)
+    }
+
+    pub(crate) fn listen(&self) -> (Id, SocketAddr) {
+        let id = self.id();
+        id.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        id.listen(0).unwrap();
+        let addr = id.local_addr().unwrap();
+        (id, addr)
+    }
+
+    pub(crate) fn give_qp(&self, id: &Id) {
+        id.create_qp(&self.pd, &QpInitAttr::new(QpType::Rc, &self.cq)).unwrap();
+    }
+
+    /// An id with a queue pair that is about to connect.
+    pub(crate) fn resolved(&self, peer: SocketAddr) -> Id {
+        let id = self.id();
+        id.resolve_addr(None, peer).unwrap();
+        assert!(matches!(self.event().kind(), EventKind::AddrResolved));
+        id.resolve_route().unwrap();
+        assert!(matches!(self.event().kind(), EventKind::RouteResolved));
+        self.give_qp(&id);
+        id
+    }
+
+    pub(crate) fn connect(&self, peer: SocketAddr, private_data: &[u8]) -> Id {
+        let id = self.resolved(peer);
+        id.connect(&ConnParam { private_data, ..ConnParam::default() }).unwrap();
+        id
+    }
+
+    pub(crate) fn event(&self) -> Event {
+        let event = self.channel.next_timeout(PATIENCE).unwrap();
+        event.expect("no event came")
+    }
+
+    /// The next request for a connection, with a queue pair.
+    pub(crate) fn request(&self) -> (Id, Vec<u8>) {
+        let (_, kind, private_data) = self.event().into_parts();
+        let EventKind::ConnectRequest { id, .. } = kind else { panic!("{kind:?}") };
+        self.give_qp(&id);
+        (id, private_data)
+    }
+
+    pub(crate) fn completion(&self) -> WorkCompletion {
+        let deadline = Instant::now() + PATIENCE;
+        let mut wcs = [WorkCompletion::default()];
+        while self.cq.poll(&mut wcs).unwrap() == 0 {
+            assert!(Instant::now() < deadline, "nothing completes");
+        }
+        wcs[0]
+    }
+
+    /// Waits until nothing is left of anything.
+    pub(crate) fn is_clean(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let usage = self.cm.usage();
+            let left = usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait;
+            if left + self.cm.id_count() == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "left: {usage:?} and {} ids", self.cm.id_count());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A connection between two programs, established at both ends.
+pub(crate) fn connected(a: &Side, b: &Side) -> (Id, Id) {
+    let (listener, addr) = b.listen();
+    let active = a.connect(addr, b"");
+    let (passive, _) = b.request();
+    passive.accept(&ConnParam::default()).unwrap();
+    assert!(matches!(a.event().kind(), EventKind::Established));
+    assert!(matches!(b.event().kind(), EventKind::Established));
+    drop(listener);
+    (active, passive)
+}
+
+/// One message.
+pub(crate) fn message(from: (&Side, &Id), to: (&Side, &Id), bytes: &[u8]) {
+    to.1.qp().unwrap().post_recv(&[RecvWr::new(1, &[to.0.mr.sge(2048..).unwrap()])]).unwrap();
+    from.0.mr.write(0, bytes).unwrap();
+    let sge = [from.0.mr.sge(..bytes.len()).unwrap()];
+    from.1.qp().unwrap().post_send(&[SendWr::send(2, &sge)]).unwrap();
+    assert_eq!(to.0.completion().status, WcStatus::Success);
+    assert_eq!(from.0.completion().status, WcStatus::Success);
+    let mut got = vec![0; bytes.len()];
+    to.0.mr.read(2048, &mut got).unwrap();
+    assert_eq!(got, bytes);
+}

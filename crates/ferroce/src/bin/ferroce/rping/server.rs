@@ -1,0 +1,51 @@
+//! The server: one connection, or as many as come.
+
+use super::exchange::{Buffers, Exchange};
+use super::{RpingArgs, expect, unexpected};
+use crate::failure::{Failure, Result};
+use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub(super) fn run(args: &RpingArgs, cm: &ConnectionManager) -> Result<()> {
+    let channel = EventChannel::new()?;
+    let listener = cm.create_id(&channel, PortSpace::Tcp);
+    let address = args.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    listener.bind_addr(SocketAddr::new(address, args.port))?;
+    listener.listen(0)?;
+    eprintln!("waiting at {} port {}", address, args.port);
+    std::thread::scope(|scope| {
+        loop {
+            let Some(event) = channel.next()? else { continue };
+            let (_, kind, _) = event.into_parts();
+            let EventKind::ConnectRequest { id, .. } = kind else { return Err(unexpected("a client", &kind)) };
+            if !args.persistent {
+                // No one else is served: they are told at once.
+                listener.destroy();
+                let pings = serve(args, cm, &id)?;
+                eprintln!("{pings} pings served");
+                return Ok(());
+            }
+            scope.spawn(move || {
+                let peer = id.peer_addr();
+                match serve(args, cm, &id) {
+                    Ok(pings) => tracing::debug!(?peer, pings, "a client has left"),
+                    Err(failure) => eprintln!("error: client {peer:?}: {failure}"),
+                }
+            });
+        }
+    })
+}
+
+fn serve(args: &RpingArgs, cm: &ConnectionManager, id: &Id) -> Result<u64> {
+    // A channel of its own: nobody else reads the events of this connection.
+    let channel = EventChannel::new()?;
+    id.migrate(&channel)?;
+    let mut exchange = Exchange::new(id, &channel, Buffers::new(cm.context(), args.size)?, args)?;
+    id.accept(&ConnParam { responder_resources: Some(1), initiator_depth: Some(1), ..ConnParam::default() })?;
+    let event = expect(args, &channel, "the connection", |kind| matches!(kind, EventKind::Established))
+        .map_err(|failure: Failure| failure.during("accepting"))?;
+    drop(event);
+    let pings = exchange.serve()?;
+    id.disconnect()?;
+    Ok(pings)
+}

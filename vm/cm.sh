@@ -1,0 +1,83 @@
+#!/bin/sh
+# The connection managers: librdmacm's rping over the kernel's ib_cm and Soft-RoCE against `ferroce rping` in the namespace `soft`, each side as the
+# server, with both kinds of address, many clients at once, nobody listening, a peer that is killed, and loss.
+# cm.sh clients COMMAND...: runs it eight times at once, four times.
+clients() {
+  for _ in 1 2 3 4; do
+    pids=
+    for _ in 1 2 3 4 5 6 7 8; do
+      "$@" >/dev/null 2>&1 &
+      pids="$pids $!"
+    done
+    for pid in $pids; do wait "$pid" || exit 1; done
+  done
+}
+if [ "$1" = clients ]; then shift; clients "$@"; exit; fi
+
+
+. "${0%/*}/lib.sh"
+
+# An ordinary user: the device must not need any privilege.
+SOFT_RUN="$IN_SOFT $AS_NOBODY"
+ferroce="$SOFT_RUN ferroce rping"
+
+# Waits for the kernel's listeners of the case before to go: ours must not be taken for ready by theirs.
+quiet() { await 10 no_listener; }
+no_listener() { ! cm_listens; }
+
+for family in 4 6; do
+  case $family in
+    4) kernel=$RXE_IP4 soft=$SOFT_IP4 any=0.0.0.0 ;;
+    6) kernel=$RXE_IP6 soft=$SOFT_IP6 any=:: ;;
+  esac
+  quiet
+  pair "rping ipv$family soft to kernel: 1000 pings" "rping -s -a $kernel -C 1000 -V" cm "$ferroce -c -a $kernel -C 1000 -V"
+  pair "rping ipv$family kernel to soft: 1000 pings" "$ferroce -s -a $any" "line:waiting" "rping -c -a $soft -C 1000 -V"
+  quiet
+  pair "rping ipv$family soft to kernel: 65535 bytes" "rping -s -a $kernel -C 20 -V -S 65535" cm "$ferroce -c -a $kernel -C 20 -V -S 65535"
+  pair "rping ipv$family kernel to soft: 65535 bytes" "$ferroce -s -a $any -S 65535" "line:waiting" "rping -c -a $soft -C 20 -V -S 65535"
+done
+
+endless_server=yes
+quiet
+pair "rping soft to kernel: 32 clients of one server" "rping -s -P -a $RXE_IP4" cm "$0 clients $ferroce -c -a $RXE_IP4 -C 5 -V"
+pair "rping kernel to soft: 32 clients of one server" "$ferroce -s -P" "line:waiting" "$0 clients rping -c -a $SOFT_IP4 -C 5 -V"
+endless_server=
+
+# refused NAME COMMAND TEXT: the command fails, and says why.
+refused() {
+  began=$(now)
+  start client "$2"
+  await 30 ended client || stop client
+  if [ "$(status client)" != 0 ] && [ "$(status client)" != 124 ] && printed client "$3"; then
+    pass "$1 ($(since "$began"))"
+  else
+    fail "$1" "status $(status client), wanted one that says: $3" client
+  fi
+}
+refused "nobody listens at the kernel" "$ferroce -c -a $RXE_IP4 -p 7199 -C 1" "nobody listens"
+# The kernel's program prints the reason, 8, after the name of the event.
+start server "$ferroce -s -P"
+await 10 printed server waiting
+refused "nobody listens at the soft side" "rping -c -a $SOFT_IP4 -p 7199 -C 1" "RDMA_CM_EVENT_REJECTED, error 8"
+stop server
+
+# A peer that is killed: the other one's end is bounded.
+quiet
+start server "rping -s -a $RXE_IP4"
+await 10 cm_listens
+start client "$ferroce -c -a $RXE_IP4"
+sleep 3
+kill -9 "$(cat "$dir/server.pid")"
+pkill -9 -x rping
+if await 60 ended client; then pass "the kernel's program is killed, ours ends"; else fail "the kernel's program is killed, ours ends" "it does not" client; fi
+
+during=lose
+lose() { loss_on 2; await 60 lost_some; loss_off; }
+lost_some() { lost_both 5 || ended client; }
+quiet
+pair "rping soft to kernel: 2 % loss" "rping -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
+pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 1000 -V"
+during=
+loss_end
+finish
