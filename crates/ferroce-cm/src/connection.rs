@@ -44,18 +44,8 @@ impl Connection {
         let deadline = Instant::now() + timeout;
         let channel = EventChannel::new()?;
         let (id, qp) = start(endpoint, &channel, peer, private_data, timeout, post)?;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match channel.next_timeout(left)? {
-                Some(event) => {
-                    if let Some(private_data) = outcome(event)? {
-                        return Ok(Self { id, channel, qp, private_data });
-                    }
-                }
-                None if Instant::now() >= deadline => return Err(Error::TimedOut { what: "the connection" }),
-                None => {}
-            }
-        }
+        let private_data = settled(&channel, deadline, "the connection")?;
+        Ok(Self { id, channel, qp, private_data })
     }
 
     /// As [`Self::connect`], for an executor of the caller's. The attempt ends when the future is dropped.
@@ -153,6 +143,22 @@ fn start(
     post(&qp)?;
     id.connect(&ConnParam { private_data, ..ConnParam::default() })?;
     Ok((id, qp))
+}
+
+/// Waits until a connection is established; returns the private data.
+fn settled(channel: &EventChannel, deadline: Instant, what: &'static str) -> Result<Vec<u8>> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(event) = channel.next_timeout(left)? else {
+            if Instant::now() >= deadline {
+                return Err(Error::TimedOut { what });
+            }
+            continue;
+        };
+        if let Some(private_data) = outcome(event)? {
+            return Ok(private_data);
+        }
+    }
 }
 
 /// What an event means for a connection that is being made: private data if it is established, nothing if it says nothing.
@@ -295,18 +301,8 @@ impl Incoming {
     ) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         let qp = self.grant(private_data, post)?;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.channel.next_timeout(left)? {
-                Some(event) => {
-                    if outcome(event)?.is_some() {
-                        return Ok(self.into_connection(qp));
-                    }
-                }
-                None if Instant::now() >= deadline => return Err(Error::TimedOut { what: "the peer's confirmation" }),
-                None => {}
-            }
-        }
+        settled(&self.channel, deadline, "the peer's confirmation")?;
+        Ok(self.into_connection(qp))
     }
 
     /// As [`Self::accept`], for an executor of the caller's.

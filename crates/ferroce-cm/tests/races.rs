@@ -88,8 +88,8 @@ fn churn(link: LinkMode, connections: usize, readers: usize) {
             senders.push(sender);
         }
         for side in [&a, &b] {
-            for reader in 0..readers {
-                let (stop, established, sender) = (&stop, &established, senders[reader].clone());
+            for sender in &senders[..readers] {
+                let (stop, established, sender) = (&stop, &established, sender.clone());
                 scope.spawn(move || event_loop(side, stop, established, &sender));
             }
         }
