@@ -1,5 +1,7 @@
 //! What the tests of several crates need, and nothing else does.
 
+pub mod tshark;
+
 use rustix::thread::UnshareFlags;
 use std::process::Command;
 
