@@ -15,6 +15,7 @@
 mod adversary;
 mod arena;
 mod failure;
+pub mod fuzz;
 pub mod log;
 mod pattern;
 mod reliable;

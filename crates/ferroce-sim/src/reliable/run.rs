@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Virtual time in which everything must be over.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// Packets that are sent until then: ten times what the worst of the first 3000 seeds takes.
+const PACKET_LIMIT: u64 = 3_000_000;
 
 impl World {
     /// Runs until everything is over, then checks that nothing is left.
@@ -47,6 +49,8 @@ impl World {
             at_rest = if rest && !self.do_everything()? { at_rest + 1 } else { 0 };
             ensure!(at_rest < 3, "the network is at rest, and this is left: {}", self.left());
             ensure!(self.network.now() < TIME_LIMIT, "not over after {TIME_LIMIT:?}: {}", self.left());
+            let packets = self.network.stats().sent;
+            ensure!(packets < PACKET_LIMIT, "not over after {packets} packets: {}", self.left());
         }
         Ok(())
     }
@@ -155,6 +159,13 @@ impl World {
             for name in ["malformed_packets", "wrong_source", "bytes_in_flight"] {
                 ensure!(counters[name] == 0, "{name} is {}", counters[name]);
             }
+            // What is lost is reported, not left for a timeout to find out.
+            let reported = counters["out_of_sequence"] == 0 || counters["send_nak"] + counters["send_rnr_err"] != 0;
+            ensure!(
+                reported || !clean,
+                "{} packets came after a gap, and no NAK was sent",
+                counters["out_of_sequence"]
+            );
             if clean {
                 ensure!(counters["unknown_qp"] == 0, "unknown_qp is {}", counters["unknown_qp"]);
             }
