@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Virtual time in which everything must be over.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
-/// Packets that are sent until then: ten times what the worst of the first 3000 seeds takes.
-const PACKET_LIMIT: u64 = 3_000_000;
+/// Packets that are sent until then: four times what the worst of the first 3000 seeds takes.
+const PACKET_LIMIT: u64 = 1_000_000;
 
 impl World {
     /// Runs until everything is over, then checks that nothing is left.
