@@ -26,11 +26,7 @@ pub(crate) struct Context<'a> {
 
 /// The steps in order: the ones that find most in the least time come first, and what one step compiles the later ones use.
 pub(crate) const STEPS: &[Step] = &[
-    Step {
-        name: "format",
-        what: "the code is formatted as rustfmt formats it",
-        run: |context| check(context, &mut context.workspace.cargo(["fmt", "--all", "--check"])),
-    },
+    Step { name: "format", what: "the code is formatted as rustfmt formats it", run: format },
     Step { name: "deny", what: "licences and sources of all dependencies are allowed by deny.toml", run: deny::step },
     Step {
         name: "lints",
@@ -94,6 +90,14 @@ pub(crate) fn build_binaries(workspace: &Workspace) -> Command {
 fn check(context: &Context<'_>, command: &mut Command) -> Result<Tally, Error> {
     let status = exec::stream(command, context.log, |_| {})?;
     Ok(Tally::one(status.success(), || format!("`{}` ({status})", exec::shown(command))))
+}
+
+/// The fuzzers are a workspace of their own.
+fn format(context: &Context<'_>) -> Result<Tally, Error> {
+    let mut tally = check(context, &mut context.workspace.cargo(["fmt", "--all", "--check"]))?;
+    let mut fuzzers = context.workspace.cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]);
+    tally.add(check(context, &mut fuzzers)?);
+    Ok(tally)
 }
 
 fn tests(context: &Context<'_>, args: &[&str]) -> Result<Tally, Error> {

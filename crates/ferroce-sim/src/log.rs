@@ -11,6 +11,10 @@ pub fn line(event: &TraceEvent<'_>) -> String {
         return format!("{head} {}", event.dst);
     }
     let place = format!("{} > {}", event.src, event.dst);
+    if event.kind == TraceKind::Rejected {
+        // Its headers may be damaged: a piece of an address, which differs from run to run, looks like something else.
+        return format!("{head} {place} {} bytes", event.packet.len());
+    }
     let body = event.packet.len().checked_sub(4).map(|len| &event.packet[..len]);
     match body.map(Packet::parse) {
         Some(Ok(packet)) => format!("{head} {place} {}", describe(&packet.headers, packet.payload.len())),

@@ -52,6 +52,17 @@ impl fmt::Display for Failed {
 }
 
 impl Sweep {
+    /// How many seeds of each scenario a test runs: `usual`, or what the environment variable `FERROCE_SIM_SEEDS` says.
+    ///
+    /// # Panics
+    ///
+    /// If it says something that is not a number.
+    #[must_use]
+    pub fn seeds_to_test(usual: u64) -> u64 {
+        let Ok(text) = std::env::var("FERROCE_SIM_SEEDS") else { return usual };
+        text.parse().unwrap_or_else(|_| panic!("FERROCE_SIM_SEEDS is {text:?}, not a number of seeds"))
+    }
+
     /// Runs all seeds; calls `done` after each of them, with the failure if it failed.
     pub fn run(&self, done: &(dyn Fn(Option<&Failed>) + Sync)) -> SweepResult {
         let next = AtomicU64::new(self.seeds.start);

@@ -1,5 +1,7 @@
 //! What the tests of several crates need, and nothing else does.
 
+pub mod tshark;
+
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::os::fd::BorrowedFd;
 use std::process::Command;

@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::tshark::{number, tshark};
 use common::{Bits, flow_v4, flow_v6, headers, packet, seal};
+use ferroce_testing::tshark::{number, tshark};
 use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::{Ext, Flow, FrameMeta, Headers, ICRC_LEN, IpPair, Opcode, ethernet_frame};
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::tshark::{number, tshark};
 use common::{flow_v4, packet, seal};
+use ferroce_testing::tshark::{number, tshark};
 use ferroce_wire::capture::{pcap_header, pcap_record};
 use ferroce_wire::cm::{
     AdditionalInfo, Answered, Apr, AprStatus, CmMad, CmMessage, Drep, Dreq, IpCmHeader, Lap, Mra, Path, PortSpace,

@@ -17,7 +17,10 @@ use std::time::Instant;
     after_help = "Examples:
   ferroce-sim                                  1000 seeds of every scenario
   ferroce-sim --scenario rc --seeds 100000     a night's worth of one
-  ferroce-sim --scenario rc --seed 17 --log    one run, with every packet"
+  ferroce-sim --scenario rc --seed 17 --log    one run, with every packet
+
+The tests run the same scenarios; FERROCE_SIM_SEEDS=100000 cargo test -p ferroce-sim --release
+runs that many seeds of each."
 )]
 struct Args {
     /// Which scenario to run; all of them by default

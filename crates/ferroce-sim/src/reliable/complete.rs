@@ -1,3 +1,4 @@
+use super::drain::Drain;
 use super::end::{End, RECEIVE};
 use super::op::{Kind, Op};
 use super::world::World;
@@ -65,6 +66,7 @@ impl World {
                     return self.fail_send(index, &op, wc);
                 }
                 ensure!(!self.ends[index].failed, "a success after the queue pair failed");
+                ensure!(self.ends[index].drain != Drain::Done, "a success after the send queue was drained");
                 ensure!(op.signaled, "{op:?} was not signaled");
                 let opcode = match op.kind {
                     Kind::Send | Kind::SendImm(_) | Kind::SendInv(_) => WcOpcode::Send,

@@ -172,7 +172,7 @@ impl World {
                 // Each try takes up to twice the timeout, and the first may have begun before the queue got that far.
                 let timeout = Duration::from_nanos(4096 << self.plan.timeout);
                 let bound = 2 * timeout * (u32::from(self.plan.retry_cnt) + 2);
-                let took = self.network.now() - op.at.max(at);
+                let took = self.network.now() - op.at.max(at).max(self.ends[end].resumed);
                 ensure!(took <= bound, "it took {took:?} to notice, more than {bound:?}");
             }
             _ => ensure!(false, "nothing may fail"),

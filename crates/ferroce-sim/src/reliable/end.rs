@@ -1,3 +1,4 @@
+use super::drain::Drain;
 use super::op::{Expected, Op};
 use super::plan::Plan;
 use crate::arena::Area;
@@ -7,6 +8,7 @@ use ferroce_soft::memory::Random;
 use ferroce_verbs::{Access, Mr, Pd, Qp, RecvWr, Sge, Srq};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 /// One end of a connection, with its memory and with what it is owed.
 pub(super) struct End {
@@ -33,6 +35,9 @@ pub(super) struct End {
     pub(super) outstanding: VecDeque<Op>,
     pub(super) unsignaled: u32,
     pub(super) expected: VecDeque<Expected>,
+    pub(super) drain: Drain,
+    /// When its send queue last went on after draining.
+    pub(super) resumed: Duration,
     /// It never posts a receive.
     pub(super) starved: bool,
     /// Its queue pair is in the error state.

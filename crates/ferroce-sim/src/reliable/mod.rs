@@ -2,6 +2,7 @@
 
 mod complete;
 mod disturb;
+mod drain;
 mod end;
 mod op;
 mod plan;

@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub(super) shared_cq: bool,
     /// Probability that a chance to post receives is not taken.
     pub(super) lazy: f64,
+    /// Probability of each step to make a send queue drain, or one that drains go on.
+    pub(super) drains: f64,
     pub(super) rd_atomic: u8,
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
@@ -71,6 +73,7 @@ impl Plan {
             srq: scenario != Scenario::Rnr && random.chance(0.3),
             shared_cq: random.chance(0.5),
             lazy: *random.pick(&[0.0, 0.5, 0.9]),
+            drains: *random.pick(&[0.0, 0.01, 0.1]),
             rd_atomic: *random.pick(&[1, 2, 4, 16]),
             // 16 to 67 ms: far more than a packet is ever late, even behind a full send buffer.
             timeout: random.within(12, 14) as u8,

@@ -1,4 +1,5 @@
 use super::disturb::{Disturbance, Gone};
+use super::drain::Drain;
 use super::end::{End, Queue, Receives};
 use super::plan::Plan;
 use super::words::{ADD_WORDS, SWAP_WORDS, Words};
@@ -16,6 +17,7 @@ use ferroce_verbs::{
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Everything in one run.
 pub(super) struct World {
@@ -200,6 +202,8 @@ impl World {
             unsignaled: 0,
             expected: VecDeque::new(),
             failed: false,
+            drain: Drain::No,
+            resumed: Duration::ZERO,
             qp,
         })
     }

@@ -4,7 +4,6 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod pcap;
-pub mod tshark;
 
 use ferroce_wire::{
     Aeth, AtomicEth, Bth, Deth, Ext, Flow, Headers, ICRC_LEN, IpPair, Opcode, ROCE_UDP_PORT, Reth, Syndrome, icrc,

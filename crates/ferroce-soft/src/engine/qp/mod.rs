@@ -199,7 +199,8 @@ impl QueuePair {
             }
             QpState::Rtr if from != to => inner.receiver.reset(inner.conn.rq_psn),
             QpState::Rts if from == QpState::Rtr => inner.requester.start(&cx, inner.conn.sq_psn),
-            QpState::Rts | QpState::Sqd => inner.requester.reload(&cx),
+            QpState::Rts => inner.requester.reload(&cx),
+            QpState::Sqd => inner.requester.drain(&cx),
             _ => {}
         }
         self.state.store(to as u8, Ordering::SeqCst);
@@ -209,9 +210,6 @@ impl QueuePair {
         if to == QpState::Err {
             inner.receiver.silence();
             self.flush(engine, inner);
-        }
-        if to == QpState::Sqd && from == QpState::Rts {
-            self.check_drained(engine, inner);
         }
         self.pump(engine, guard, tx, now);
         Ok(())
@@ -363,6 +361,8 @@ impl QueuePair {
                 self.on_send_failed(engine, inner);
                 status = TxStatus::Idle;
             }
+            // For all but reliable connections, what was sent is complete.
+            self.check_drained(engine, inner);
         }
         // A responder owes its last answer even when the queue pair has just failed.
         if let Receiver::Rc(responder) = &mut inner.receiver

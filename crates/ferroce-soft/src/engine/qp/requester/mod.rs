@@ -124,9 +124,11 @@ impl Requester {
         self.una != self.sent
     }
 
-    /// Whether all that was begun is complete.
+    /// Whether all that was begun is complete. Between two pieces of a long read, or packets of a message for which the link
+    /// had no room, nothing is outstanding either.
     pub(in crate::engine::qp) fn drained(&self) -> bool {
-        self.una == self.tx && !self.outstanding()
+        let between = self.queue.is_empty() || self.una == self.queue.get(self.queue.head).first_psn;
+        between && self.una == self.tx && !self.outstanding()
     }
 
     /// When the queue pair next wants [`Requester::on_timer`], from `now`; `None` while it has nothing to wait for.

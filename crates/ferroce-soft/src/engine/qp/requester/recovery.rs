@@ -5,7 +5,7 @@ use super::super::emit::Emitted;
 use super::window::flow;
 use super::{Requester, SendFailed};
 use crate::engine::{Nanos, PacketTx, count};
-use ferroce_verbs::{WcStatus, WorkCompletion};
+use ferroce_verbs::{QpType, WcStatus, WorkCompletion};
 use ferroce_wire::{psn_diff, psn_sub};
 
 /// Why a send is sent again.
@@ -84,6 +84,16 @@ impl Requester {
         self.unasked = 0;
     }
 
+    /// No send begins any more. What was sent without asking for an acknowledgement, as more was to follow, is sent again and asks:
+    /// otherwise only the ACK timer would tell that it is complete.
+    pub(in crate::engine::qp) fn drain(&mut self, cx: &Cx<'_>) {
+        self.reload(cx);
+        let follows = self.queue.next != self.queue.tail && self.tx != self.queue.get(self.queue.next).first_psn;
+        if cx.qp.qp_type == QpType::Rc && self.unasked != 0 && !follows {
+            self.rewind(cx);
+        }
+    }
+
     pub(super) fn on_rnr(&mut self, cx: &Cx<'_>, now: Nanos, timer: u8) -> Result<(), SendFailed> {
         count(&cx.engine.counters.rcvd_rnr_err);
         // The same answer again, as nothing was sent since.
@@ -101,6 +111,8 @@ impl Requester {
         // The peer answers, so the next loss is the first again: a long wait for a receive must not use up the retries
         // one lost answer after the other.
         self.retries = cx.conn.retry_cnt;
+        // Packets from before the wait that come twice may look like a gap after it, which is none and uses up no retry.
+        self.sequence_at = Some(self.una);
         self.rewind(cx);
         self.rnr_until = Some(now + ferroce_verbs::rnr_timer(timer).as_nanos() as Nanos);
         Ok(())

@@ -2,7 +2,12 @@
 
 use std::process::Command;
 
-/// Runs tshark over `file`: one line for each frame, `fields` separated by tabs.
+/// Runs tshark over the capture `file`: one line for each frame, `fields` separated by tabs.
+///
+/// # Panics
+///
+/// If tshark is missing or fails.
+#[must_use]
 pub fn tshark(file: &[u8], fields: &[&str]) -> Vec<String> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("capture.pcap");
@@ -26,7 +31,12 @@ pub fn tshark(file: &[u8], fields: &[&str]) -> Vec<String> {
 
 /// A field as a number; tshark prints some in hexadecimal and some as words, which ones depends on
 /// its version. Immediate data and rkeys to invalidate are bare hexadecimal bytes, which the caller
-/// marks.
+/// marks. `None` if the frame does not have the field.
+///
+/// # Panics
+///
+/// If it is no number.
+#[must_use]
 pub fn number(field: &str, bare_hex: bool) -> Option<u64> {
     match field {
         "" => return None,

@@ -1,0 +1,22 @@
+//! What the fuzzers run: bytes in, and a check that nothing bad came of them.
+//!
+//! Each target is a function of any bytes. The targets of cargo-fuzz in `/fuzz` call them; so do the tests, with the corpus in
+//! `/fuzz/corpus` and with random bytes.
+
+mod command;
+mod end;
+mod engine;
+mod inject;
+mod input;
+mod wire;
+
+pub use engine::engine;
+pub use wire::{cm, grh, packet};
+
+use crate::failure::Failure;
+
+/// Runs one input.
+pub type Target = fn(&[u8]) -> Result<(), Failure>;
+
+/// All targets, by the name that they have in `/fuzz`.
+pub const TARGETS: [(&str, Target); 4] = [("packet", packet), ("grh", grh), ("cm", cm), ("engine", engine)];
