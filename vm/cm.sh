@@ -69,7 +69,7 @@ await 10 cm_listens
 start client "$ferroce -c -a $RXE_IP4"
 sleep 3
 kill -9 "$(cat "$dir/server.pid")"
-pkill -9 -x rping
+kill -9 $(pidof rping)
 if await 60 ended client; then pass "the kernel's program is killed, ours ends"; else fail "the kernel's program is killed, ours ends" "it does not" client; fi
 
 during=lose
