@@ -199,9 +199,12 @@ impl QueuePair {
             }
             QpState::Rtr if from != to => inner.receiver.reset(inner.conn.rq_psn),
             QpState::Rts if from == QpState::Rtr => inner.requester.start(&cx, inner.conn.sq_psn),
-            QpState::Rts => inner.requester.reload(&cx),
             QpState::Sqd => inner.requester.drain(&cx),
             _ => {}
+        }
+        // Only new counts begin anew: otherwise draining now and then would put off the end of a dead connection.
+        if attr.retry_cnt.is_some() || attr.rnr_retry.is_some() {
+            inner.requester.reload(&Cx { engine, qp: self, conn: &inner.conn });
         }
         self.state.store(to as u8, Ordering::SeqCst);
         if self.srq.is_none() {

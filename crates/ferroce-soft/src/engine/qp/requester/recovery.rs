@@ -87,7 +87,6 @@ impl Requester {
     /// No send begins any more. What was sent without asking for an acknowledgement, as more was to follow, is sent again and asks:
     /// otherwise only the ACK timer would tell that it is complete.
     pub(in crate::engine::qp) fn drain(&mut self, cx: &Cx<'_>) {
-        self.reload(cx);
         let follows = self.queue.next != self.queue.tail && self.tx != self.queue.get(self.queue.next).first_psn;
         if cx.qp.qp_type == QpType::Rc && self.unasked != 0 && !follows {
             self.rewind(cx);
