@@ -188,7 +188,9 @@ impl Manager {
                 }
             }
             // Like one that is lost: the protocol repeats what matters, and gives up in time.
-            Err(error) => tracing::debug!(%error, to = %transmit.to.remote, "no address handle for a management datagram"),
+            Err(error) => {
+                tracing::debug!(%error, to = %transmit.to.remote, "no address handle for a management datagram")
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! RDMA on any Linux machine: the crate that a program depends on.
 //!
 //! [`open`] gives a [`Context`]; from there on everything is the verbs vocabulary of `ferroce-verbs`, which this crate
-//! re-exports whole.
+//! re-exports whole. Connections are managed by [`cm`].
 //!
 //! ```no_run
 //! use ferroce::{Access, QpInitAttr, QpType};
@@ -32,6 +32,7 @@ mod device;
 pub mod environment;
 
 pub use device::{devices, open, open_with};
+pub use ferroce_cm as cm;
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 pub use ferroce_verbs::provider::Device;
 pub use ferroce_verbs::*;

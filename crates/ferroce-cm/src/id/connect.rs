@@ -5,8 +5,8 @@ use super::{Id, IdState, Phase};
 use crate::proto::{AcceptParams, Address, ConnectParams, ConnectRequest};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{Gid, QpType};
-use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, TransportService};
 use ferroce_wire::IpPair;
+use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, TransportService};
 use std::net::SocketAddr;
 
 /// How to connect or accept (`rdma_conn_param`).
@@ -54,7 +54,8 @@ impl Id {
         let length = IpCmHeader::LEN + param.private_data.len();
         let room = private_data.get_mut(..length).ok_or_else(|| {
             Error::Protocol(
-                ferroce_wire::cm::TooMuchPrivateData { len: param.private_data.len(), max: 92 - IpCmHeader::LEN }.into(),
+                ferroce_wire::cm::TooMuchPrivateData { len: param.private_data.len(), max: 92 - IpCmHeader::LEN }
+                    .into(),
             )
         })?;
         room[..IpCmHeader::LEN].copy_from_slice(&header.emit());

@@ -131,9 +131,7 @@ impl IdCore {
                         .ok_or_else(|| Error::Address { addr: local, why: "the address was removed".into() })?,
                 };
                 let tos = if options.tos == 0 { negotiated.traffic_class } else { options.tos };
-                let av = known.1.unwrap_or_else(|| {
-                    path(gid.index, Gid::from(peer.ip()), negotiated.flow_label, tos)
-                });
+                let av = known.1.unwrap_or_else(|| path(gid.index, Gid::from(peer.ip()), negotiated.flow_label, tos));
                 let mtu = negotiated.path_mtu.map_or(gid.mtu, |mtu| mtu.min(gid.mtu));
                 let mut attr = QpAttr::rtr(av, mtu, negotiated.remote_qpn, negotiated.remote_psn);
                 attr.max_dest_rd_atomic = Some(negotiated.responder_resources);
@@ -193,7 +191,8 @@ impl IdCore {
     /// Does what an event leads to, and makes of it what is delivered.
     pub(super) fn process(self: &Arc<Self>, queued: Queued) -> Option<Event> {
         let id = Id(self.handles.upgrade()?);
-        let event = |kind, private_data: &[u8]| Some(Event { id: id.clone(), kind, private_data: private_data.to_vec() });
+        let event =
+            |kind, private_data: &[u8]| Some(Event { id: id.clone(), kind, private_data: private_data.to_vec() });
         match queued {
             Queued::AddrResolved(Ok(())) => event(EventKind::AddrResolved, &[]),
             Queued::AddrResolved(Err(error)) => event(EventKind::AddrError(error), &[]),
@@ -211,7 +210,8 @@ impl IdCore {
                     srq: request.srq,
                 };
                 let data = request.private_data.as_slice();
-                let data = if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
+                let data =
+                    if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
             Queued::Protocol(what) => match *what {

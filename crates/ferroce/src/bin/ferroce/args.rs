@@ -27,7 +27,8 @@ Examples:
   ferroce info
   ferroce pingpong rc                (on one machine)
   ferroce pingpong rc 10.77.0.1      (on the other)
-  ferroce perf write --bw --local";
+  ferroce perf write --bw --local
+  ferroce storm --baseline tcp";
 
 /// RDMA on any Linux machine: look at devices, exchange messages, measure.
 #[derive(Debug, Parser)]
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Perf(crate::perf::PerfArgs),
     /// Start two processes on this machine and show RDMA between them.
     Demo(crate::demo::DemoArgs),
+    /// Open and close connections by the thousand, from many threads.
+    Storm(crate::storm::StormArgs),
 }
 
 impl Command {
@@ -57,6 +60,7 @@ impl Command {
             Self::Pingpong(args) => args.kind.options().common.json,
             Self::Perf(args) => args.common.json,
             Self::Demo(args) => args.common.json,
+            Self::Storm(args) => args.common.json,
         }
     }
 }

@@ -110,6 +110,19 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ferroce::cm::Error> for Failure {
+    fn from(error: ferroce::cm::Error) -> Self {
+        use ferroce::cm::Error;
+        match error {
+            Error::Device { what, source } => Self::from(source).during(what),
+            Error::Address { .. } | Error::NoPort | Error::NoGsi { .. } => {
+                Self::new(Class::Environment, causes(&error))
+            }
+            _ => Self::run(causes(&error)),
+        }
+    }
+}
+
 impl From<PostError> for Failure {
     fn from(error: PostError) -> Self {
         Self::run(causes(&error))

@@ -13,6 +13,7 @@ mod perf;
 mod pingpong;
 mod progress;
 mod report;
+mod storm;
 mod tcp;
 
 use args::{Cli, Command};
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Storm(args) => storm::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
