@@ -160,7 +160,6 @@ impl EventChannel {
     }
 
     /// The next event, as a future. It may be dropped at any time; no event is lost.
-    #[must_use]
     pub fn next_async(&self) -> NextEvent<'_> {
         NextEvent { channel: self }
     }

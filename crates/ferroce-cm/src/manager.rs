@@ -118,7 +118,7 @@ impl ConnectionManager {
     /// Named counters of the protocol.
     #[must_use]
     pub fn counters(&self) -> crate::proto::Counters {
-        self.0.protocol.lock().endpoint.counters().clone()
+        *self.0.protocol.lock().endpoint.counters()
     }
 }
 
@@ -189,7 +189,7 @@ impl Manager {
             }
             // Like one that is lost: the protocol repeats what matters, and gives up in time.
             Err(error) => {
-                tracing::debug!(%error, to = %transmit.to.remote, "no address handle for a management datagram")
+                tracing::debug!(%error, to = %transmit.to.remote, "no address handle for a management datagram");
             }
         }
     }

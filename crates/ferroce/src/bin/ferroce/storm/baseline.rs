@@ -292,7 +292,7 @@ impl TcpClient {
             match self.begin_one(serial) {
                 Ok(()) => return,
                 Err(error) => {
-                    self.ends.troubles.note(format!("kernel TCP: connecting: {}", io::Error::from(error)));
+                    self.trouble(error);
                     self.score.ended();
                 }
             }
@@ -316,6 +316,13 @@ impl TcpClient {
         Ok(())
     }
 
+    /// A connection did not come about.
+    fn trouble(&self, error: Errno) {
+        if self.ends.troubles.note(format!("kernel TCP: connecting: {}", io::Error::from(error))) {
+            self.score.give_up();
+        }
+    }
+
     /// The event thread.
     fn established(&self) {
         while !self.ends.is_stopping() {
@@ -328,7 +335,7 @@ impl TcpClient {
                         self.ends.lanes[lane].inbox.push(sock);
                     }
                     Ok(Err(error)) | Err(error) => {
-                        self.ends.troubles.note(format!("kernel TCP: connecting: {}", io::Error::from(error)));
+                        self.trouble(error);
                         self.ended();
                     }
                 }

@@ -51,7 +51,7 @@ impl Client {
             match self.begin_one(serial) {
                 Ok(()) => return,
                 Err(failure) => {
-                    self.side.troubles.note(format!("connection {serial} did not begin: {failure}"));
+                    self.trouble(format!("connection {serial} did not begin: {failure}"));
                     self.score.ended();
                 }
             }
@@ -87,8 +87,14 @@ impl Client {
 
     fn fail(&self, conn: &Arc<Conn>, why: impl fmt::Display) {
         if conn.close() {
-            self.side.troubles.note(format!("connection {}: {why}", conn.serial));
+            self.trouble(format!("connection {}: {why}", conn.serial));
             self.side.tear_down(self, conn);
+        }
+    }
+
+    fn trouble(&self, what: impl fmt::Display) {
+        if self.side.troubles.note(what) {
+            self.score.give_up();
         }
     }
 

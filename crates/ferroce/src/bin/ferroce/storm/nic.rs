@@ -10,23 +10,37 @@ use ferroce::{
     QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqInitAttr,
 };
 use rand::Rng;
+use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CREATE: Range<u64> = 450..550;
 const CREATE_OUTLIER: Range<u64> = 10_000..20_000;
 const DESTROY: Range<u64> = 1_000..2_000;
 const MODIFY: Range<u64> = 100..200;
+/// A thread that was kept from running does not catch up with more than this.
+const MAX_DEBT: Duration = Duration::from_millis(1);
 
 /// The same device with a NIC's times.
 pub(super) fn slow(context: &Context) -> Context {
     Context::from_ops(Arc::new(SlowContext(context.ops().clone())))
 }
 
+thread_local! {
+    /// By how much this thread has slept too long so far: sleeping is less precise than a NIC.
+    static DEBT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Sleeps for some time of that range, so that the mean is right.
 fn take(micros: Range<u64>) {
-    std::thread::sleep(Duration::from_micros(rand::rng().random_range(micros)));
+    let wanted = Duration::from_micros(rand::rng().random_range(micros));
+    let (begun, debt) = (Instant::now(), DEBT.get());
+    if let Some(left) = wanted.checked_sub(debt) {
+        std::thread::sleep(left);
+    }
+    DEBT.set((debt + begun.elapsed()).saturating_sub(wanted).min(MAX_DEBT));
 }
 
 struct SlowContext(Arc<dyn ContextOps>);

@@ -116,6 +116,7 @@ fn storm(args: &StormArgs, plan: &Plan, control: &Control) -> Result<Run> {
     let link = local::link_to(&client.side.context, 1, plan.link, Gid::from(peer.ip()));
     let label = format!("{} with {} IO threads", plan.policy, plan.io_threads);
     let mut progress = Progress::new(label, Some(plan.connections));
+    tracing::debug!(?plan, %peer, "storming");
     let cpu = cpu_us();
     let (server, mut leaked, cpu) = std::thread::scope(|scope| {
         Side::start(&client, scope);

@@ -48,6 +48,13 @@ impl Score {
         }
     }
 
+    /// Begins no more connections, and waits for none.
+    pub(super) fn give_up(&self) {
+        self.started.fetch_max(self.connections, Ordering::Relaxed);
+        self.end.lock().get_or_insert_with(Instant::now);
+        self.over.notify_all();
+    }
+
     /// The number of the next connection, if there is to be another one.
     pub(super) fn start(&self) -> Option<u64> {
         let serial = self.started.fetch_add(1, Ordering::Relaxed);

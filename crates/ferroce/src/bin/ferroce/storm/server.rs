@@ -9,7 +9,7 @@ use crate::args::Common;
 use crate::failure::Result;
 use crate::local;
 use ferroce::cm::{ConnParam, Error, Event, EventKind, Id, PortSpace};
-use ferroce::{SendOp, SendWr, WcOpcode, WorkCompletion};
+use ferroce::{SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -158,6 +158,10 @@ impl End for Server {
         }
         if conn.sent.load(Ordering::Relaxed) {
             // The answer is acknowledged; or the client has it, and is gone before it said so.
+            return self.close_conn(conn);
+        }
+        if wc.status == WcStatus::WrFlushErr {
+            // The client has cancelled it: the event that says so is on its way.
             return self.close_conn(conn);
         }
         if !wc.is_ok() || wc.opcode != WcOpcode::Recv {

@@ -217,7 +217,9 @@ fn event_thread<E: End>(end: &E) {
         match outcome {
             Ok(()) => {}
             Err(Error::ChannelClosed) => return,
-            Err(error) => side.troubles.note(format!("reading events: {error}")),
+            Err(error) => {
+                side.troubles.note(format!("reading events: {error}"));
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// So many are told in words.
 const SAMPLES: usize = 5;
+/// After so many the storm is given up.
+const TOO_MANY: u64 = 1000;
 
 #[derive(Default)]
 pub(super) struct Troubles {
@@ -14,12 +16,14 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    pub(super) fn note(&self, what: impl fmt::Display) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+    /// Notes an error; returns whether there are so many that going on makes no sense.
+    pub(super) fn note(&self, what: impl fmt::Display) -> bool {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let mut samples = self.samples.lock();
         if samples.len() < SAMPLES {
             samples.push(what.to_string());
         }
+        count >= TOO_MANY
     }
 
     pub(super) fn count(&self) -> u64 {
