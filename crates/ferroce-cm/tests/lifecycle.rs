@@ -200,3 +200,28 @@ fn migration_takes_unread_events_along_and_wakes_the_new_reader() {
     assert!(matches!(event.kind(), EventKind::Disconnected(_)) && *event.id() == active);
     assert!(a.channel.try_next().unwrap().is_none());
 }
+
+#[test]
+fn what_is_attached_to_an_id_goes_when_it_is_destroyed() {
+    struct Own {
+        id: ferroce_cm::Id,
+        number: u32,
+    }
+    let host = Host::new(LinkMode::Auto);
+    let side = host.open();
+    let id = side.id();
+    // The two hold each other.
+    let own = std::sync::Arc::new(Own { id: id.clone(), number: 7 });
+    id.set_context(own.clone()).unwrap();
+    assert_eq!(id.context::<Own>().unwrap().number, 7);
+    assert!(id.context::<u32>().is_none());
+    let weak = std::sync::Arc::downgrade(&own);
+    drop((id, own));
+    let own = weak.upgrade().expect("the id holds it");
+    own.id.destroy();
+    assert!(own.id.context::<Own>().is_none());
+    assert!(matches!(own.id.set_context(own.clone()), Err(Error::Destroyed)));
+    drop(own);
+    assert!(weak.upgrade().is_none());
+    side.is_clean();
+}

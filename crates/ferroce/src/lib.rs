@@ -1,7 +1,7 @@
 //! RDMA on any Linux machine: the crate that a program depends on.
 //!
 //! [`open`] gives a [`Context`]; from there on everything is the verbs vocabulary of `ferroce-verbs`, which this crate
-//! re-exports whole.
+//! re-exports whole. Connections are managed by [`cm`].
 //!
 //! ```no_run
 //! use ferroce::{Access, QpInitAttr, QpType};

@@ -27,10 +27,11 @@ impl IdCore {
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (conn, listener, service, qp) = {
+        let (conn, listener, service, qp, context) = {
             let mut state = self.state.lock();
             state.phase = Phase::Destroyed;
-            (state.conn.take(), state.listener.take(), state.service.take(), state.qp.take())
+            let own = (state.qp.take(), state.context.take());
+            (state.conn.take(), state.listener.take(), state.service.take(), own.0, own.1)
         };
         // Requests that peers make from here on find the queue closed, or the listener.
         let unread = self.queue.close();
@@ -48,7 +49,6 @@ impl IdCore {
             self.manager.gsi.release_service(service);
         }
         // Without locks: with them may go ids, and the queue pair.
-        drop(unread);
-        drop(qp);
+        drop((unread, qp, context));
     }
 }

@@ -13,6 +13,7 @@ use crate::proto::{ConnId, ConnectRequest, ListenId};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
 use parking_lot::Mutex;
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -65,6 +66,8 @@ struct IdState {
     path: Option<AhAttr>,
     qp: Option<Qp>,
     negotiated: setup::Negotiated,
+    /// The program's own.
+    context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Where an id is in its life.
@@ -178,6 +181,7 @@ impl IdCore {
                     path: None,
                     qp: None,
                     negotiated: setup::Negotiated::default(),
+                    context: None,
                 }),
                 options: Mutex::new(options),
                 setup: Mutex::new(()),
@@ -288,6 +292,26 @@ impl Id {
         }
         change(&mut self.core().options.lock());
         Ok(())
+    }
+
+    /// Attaches something of the program's own (the `context` of an `rdma_cm_id`), in place of what was there. The id lets go of it
+    /// when it is destroyed; so it may hold the id.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Destroyed`].
+    pub fn set_context<T: Any + Send + Sync>(&self, context: Arc<T>) -> Result<()> {
+        let old = self.state()?.context.replace(context);
+        // Without the lock: with it may go ids.
+        drop(old);
+        Ok(())
+    }
+
+    /// What was attached, if it is a `T`. `None` once the id is destroyed.
+    #[must_use]
+    pub fn context<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let context = self.core().state.lock().context.clone();
+        context?.downcast().ok()
     }
 
     /// Moves it to another channel, with its unread events (`rdma_migrate_id`). A reader that blocks in the new channel wakes;

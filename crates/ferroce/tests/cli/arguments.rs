@@ -5,7 +5,7 @@ use crate::support::{ferroce, free_port, run, server, start};
 #[test]
 fn every_command_has_help_with_examples() {
     let root = run(&["--help"]).ok();
-    for part in ["info", "pingpong", "perf", "demo", "Exit codes:", "FERROCE_LINK", "Examples:"] {
+    for part in ["info", "pingpong", "perf", "demo", "storm", "Exit codes:", "FERROCE_LINK", "Examples:"] {
         assert!(root.out.contains(part), "no {part} in {}", root.out);
     }
     for command in [
@@ -16,6 +16,7 @@ fn every_command_has_help_with_examples() {
         &["pingpong", "srq"],
         &["perf"],
         &["demo"],
+        &["storm"],
     ] {
         let help = run(&[command, &["--help"]].concat()).ok();
         for part in ["Examples:", "--json", "--device", "--link", "--gid-index"] {
@@ -44,6 +45,11 @@ fn bad_arguments_are_usage_errors() {
         (&["perf", "send", "--bw", "--local", "--cq-mod", "9", "--depth", "8"], "--cq-mod"),
         (&["perf", "send", "--lat", "--local", "-q", "2"], "one queue pair"),
         (&["perf", "write", "--bw", "--local", "-s", "2G"], "1 GiB"),
+        (&["storm", "--policy", "none"], "channel-lock"),
+        (&["storm", "--cancel", "95"], "--cancel"),
+        (&["storm", "--io-threads", "0"], "--io-threads"),
+        (&["storm", "--listen", "somewhere"], "no IP address"),
+        (&["storm", "--listen", "::", "--connect", "host"], "cannot be used with"),
     ] {
         let ended = run(args).failed(2, part);
         assert!(ended.out.is_empty(), "{ended:?}");

@@ -3,4 +3,5 @@
 mod arguments;
 mod perf;
 mod pingpong;
+mod storm;
 mod support;

@@ -27,7 +27,8 @@ Examples:
   ferroce info
   ferroce pingpong rc                (on one machine)
   ferroce pingpong rc 10.77.0.1      (on the other)
-  ferroce perf write --bw --local";
+  ferroce perf write --bw --local
+  ferroce storm --baseline tcp";
 
 /// RDMA on any Linux machine: look at devices, exchange messages, measure.
 #[derive(Debug, Parser)]
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Demo(crate::demo::DemoArgs),
     /// Ping over a connection that the connection manager makes, with another ferroce or with librdmacm's rping.
     Rping(crate::rping::RpingArgs),
+    /// Open and close connections by the thousand, from many threads.
+    Storm(crate::storm::StormArgs),
 }
 
 impl Command {
@@ -60,6 +63,7 @@ impl Command {
             Self::Perf(args) => args.common.json,
             Self::Demo(args) => args.common.json,
             Self::Rping(args) => args.common.json,
+            Self::Storm(args) => args.common.json,
         }
     }
 }

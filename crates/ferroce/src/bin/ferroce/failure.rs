@@ -112,11 +112,14 @@ impl From<Error> for Failure {
 
 impl From<ferroce::cm::Error> for Failure {
     fn from(error: ferroce::cm::Error) -> Self {
-        let class = match error {
-            ferroce::cm::Error::Address { .. } | ferroce::cm::Error::NoGsi { .. } => Class::Environment,
-            _ => Class::Run,
-        };
-        Self::new(class, causes(&error))
+        use ferroce::cm::Error;
+        match error {
+            Error::Device { what, source } => Self::from(source).during(what),
+            Error::Address { .. } | Error::NoPort | Error::NoGsi { .. } => {
+                Self::new(Class::Environment, causes(&error))
+            }
+            _ => Self::run(causes(&error)),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod pingpong;
 mod progress;
 mod report;
 mod rping;
+mod storm;
 mod tcp;
 
 use args::{Cli, Command};
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Rping(args) => rping::run(&args),
+        Command::Storm(args) => storm::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

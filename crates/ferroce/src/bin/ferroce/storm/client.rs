@@ -1,0 +1,221 @@
+//! The client of one run: begins connections, as many at a time as the window allows. Whoever ends one begins the next.
+
+use super::conn::{Conn, Stage};
+use super::lane::{Lane, Work};
+use super::message::{Way, message};
+use super::plan::{Plan, Setup};
+use super::score::Score;
+use super::side::{End, Side, choose_setup};
+use super::timer::Timer;
+use crate::args::Common;
+use crate::failure::Result;
+use crate::local;
+use ferroce::cm::{ConnParam, Error, Event, EventKind, PortSpace};
+use ferroce::{SendFlags, SendOp, SendWr, WorkCompletion};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+pub(super) struct Client {
+    pub(super) side: Side,
+    pub(super) score: Score,
+    pub(super) timer: Timer,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Client {
+    /// Connects to `peer` from the address that the command line names, else from `reached_from`.
+    pub(super) fn new(common: &Common, plan: Plan, reached_from: Option<IpAddr>, peer: SocketAddr) -> Result<Self> {
+        let side = Side::new(common, plan)?;
+        let local = local::pick_gid(&side.context, 1, common.gid_index, reached_from)?.ip();
+        Ok(Self {
+            side,
+            score: Score::new(plan.connections, plan.cancel),
+            timer: Timer::default(),
+            local: SocketAddr::new(local, 0),
+            peer,
+        })
+    }
+
+    /// Lets go of all but what both ends have and what was counted.
+    pub(super) fn into_parts(self) -> (Side, Score) {
+        (self.side, self.score)
+    }
+
+    /// Begins the next connection, if there is to be one.
+    pub(super) fn begin(&self) {
+        while let Some(serial) = self.score.start() {
+            match self.begin_one(serial) {
+                Ok(()) => return,
+                Err(failure) => {
+                    self.trouble(format!("connection {serial} did not begin: {failure}"));
+                    self.score.ended();
+                }
+            }
+        }
+    }
+
+    fn begin_one(&self, serial: u64) -> Result<()> {
+        let lane = (serial % self.side.lanes.len() as u64) as usize;
+        let buffer = self.side.pool.take()?;
+        let doom = self.score.doom(serial);
+        let begun = Instant::now();
+        let _channel = self.side.enter();
+        let id = self.side.cm.create_id(&self.side.channel, PortSpace::Tcp);
+        let conn = Conn::new(id, serial, lane, begun, buffer);
+        if let Some(delay) = doom {
+            self.timer.set(begun + delay, conn.clone());
+        }
+        let step = choose_setup(&conn.id, self.side.plan.setup_in)
+            .and_then(|()| conn.id.resolve_addr(Some(self.local), self.peer));
+        // It may be cancelled already.
+        self.step(&conn, "resolving the address", step);
+        Ok(())
+    }
+
+    /// A call for the connection was made: if it failed, and not because the connection was closed meanwhile, that is an error.
+    fn step(&self, conn: &Arc<Conn>, what: &str, outcome: Result<(), Error>) {
+        match outcome {
+            Ok(()) => {}
+            Err(_) if conn.is(Stage::Closed) => {}
+            Err(error) => self.fail(conn, format!("{what}: {error}")),
+        }
+    }
+
+    fn fail(&self, conn: &Arc<Conn>, why: impl fmt::Display) {
+        if conn.close() {
+            self.trouble(format!("connection {}: {why}", conn.serial));
+            self.side.tear_down(self, conn);
+        }
+    }
+
+    fn trouble(&self, what: impl fmt::Display) {
+        if self.side.troubles.note(what) {
+            self.score.give_up();
+        }
+    }
+
+    /// The timer thread: a connection's time has come.
+    pub(super) fn expired(&self, conn: &Arc<Conn>) {
+        let cancelled = conn.advance(Stage::Setup, Stage::Closed);
+        self.score.doomsday(cancelled);
+        if cancelled {
+            self.side.tear_down(self, conn);
+        }
+    }
+
+    /// Creates the queue pair and asks the peer.
+    fn set_up(&self, conn: &Arc<Conn>) {
+        let _channel = self.side.enter();
+        let outcome = self.side.equip(conn).and_then(|_qp| {
+            let private_data = conn.serial.to_be_bytes();
+            conn.id.connect(&ConnParam { private_data: &private_data, ..ConnParam::default() })
+        });
+        self.step(conn, "connecting", outcome);
+    }
+
+    /// The connection is established: false if it was closed before.
+    fn opened(&self, conn: &Conn) -> bool {
+        let opened = conn.advance(Stage::Setup, Stage::Open);
+        if opened {
+            self.score.established(conn.begun.elapsed());
+        }
+        opened
+    }
+
+    /// Sends the message.
+    fn talk(&self, conn: &Arc<Conn>) {
+        let bytes = message(conn.serial, Way::ToServer);
+        // Its completion is of no interest, unless it fails.
+        let wr = SendWr::inline(conn.serial, SendOp::Send, &bytes).flags(SendFlags::empty());
+        conn.sent.store(true, Ordering::Relaxed);
+        match conn.id.qp() {
+            Some(qp) => {
+                if let Err(error) = qp.post_send(&[wr]) {
+                    self.fail(conn, format!("sending: {error}"));
+                }
+            }
+            None => self.fail(conn, "it has no queue pair"),
+        }
+    }
+}
+
+impl End for Client {
+    fn side(&self) -> &Side {
+        &self.side
+    }
+
+    fn event(&self, event: Event) {
+        let Some(conn) = event.id().context::<Conn>() else { return };
+        let side = &self.side;
+        match event.kind() {
+            EventKind::AddrResolved => {
+                let _channel = side.enter();
+                self.step(&conn, "resolving the route", conn.id.resolve_route());
+            }
+            EventKind::RouteResolved => match side.plan.setup_in {
+                Setup::Event => self.set_up(&conn),
+                Setup::Io => side.lane(&conn).inbox.push(Work::SetUp(conn)),
+            },
+            EventKind::ConnectResponse(_) => side.lane(&conn).inbox.push(Work::Establish(conn)),
+            EventKind::Established => {
+                if self.opened(&conn) {
+                    side.lane(&conn).inbox.push(Work::Open(conn));
+                }
+            }
+            EventKind::Disconnected(_) => side.lane(&conn).inbox.push(Work::Ended(conn)),
+            EventKind::TimewaitExit => {}
+            other => self.fail(&conn, format!("{other:?}")),
+        }
+    }
+
+    fn work(&self, lane: &Lane, work: Work) -> Result<()> {
+        match work {
+            Work::SetUp(conn) => self.set_up(&conn),
+            Work::Establish(conn) => {
+                let outcome = {
+                    let _channel = self.side.enter();
+                    conn.id.establish()
+                };
+                let established = outcome.is_ok();
+                self.step(&conn, "establishing", outcome);
+                if established && self.opened(&conn) {
+                    self.talk(&conn);
+                }
+            }
+            Work::Open(conn) => self.talk(&conn),
+            Work::Ended(conn) => {
+                // The peer ends it once its message is acknowledged: then it has come, and may be unread.
+                lane.complete(self)?;
+                self.fail(&conn, "the peer ended it before its message came");
+            }
+        }
+        Ok(())
+    }
+
+    fn completed(&self, conn: &Arc<Conn>, wc: &WorkCompletion) {
+        if conn.is(Stage::Closed) {
+            return;
+        }
+        if !wc.is_ok() {
+            return self.fail(conn, format!("a work request failed: {}", wc.status));
+        }
+        match conn.check(wc.byte_len, Way::ToClient) {
+            Ok(()) => {
+                if conn.close() {
+                    self.score.exchanged();
+                    self.side.tear_down(self, conn);
+                }
+            }
+            Err(why) => self.fail(conn, why),
+        }
+    }
+
+    fn destroyed(&self) {
+        self.score.ended();
+        self.begin();
+    }
+}

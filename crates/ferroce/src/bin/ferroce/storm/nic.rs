@@ -1,0 +1,173 @@
+//! A device whose queue pairs take as long to create, move and destroy as on a NIC: a layer around another device.
+//!
+//! The times are those of public reports: creating a queue pair takes half a millisecond, and once in a hundred times 10 to 20;
+//! destroying one takes 1 to 2 ms, each change of state 0.1 to 0.2 ms. The calling thread sleeps: a NIC's firmware works for it, and
+//! the processor is free.
+
+use ferroce::provider::{AhOps, CompChannelOps, ContextOps, CqOps, GsiOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce::{
+    Access, AhAttr, AsyncEvent, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, PortAttr, PostError, QpAttr, QpCap,
+    QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqInitAttr,
+};
+use rand::Rng;
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const CREATE: Range<u64> = 450..550;
+const CREATE_OUTLIER: Range<u64> = 10_000..20_000;
+const DESTROY: Range<u64> = 1_000..2_000;
+const MODIFY: Range<u64> = 100..200;
+/// A thread that was kept from running does not catch up with more than this.
+const MAX_DEBT: Duration = Duration::from_millis(1);
+
+/// The same device with a NIC's times.
+pub(super) fn slow(context: &Context) -> Context {
+    Context::from_ops(Arc::new(SlowContext(context.ops().clone())))
+}
+
+thread_local! {
+    /// By how much this thread has slept too long so far: sleeping is less precise than a NIC.
+    static DEBT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Sleeps for some time of that range, so that the mean is right.
+fn take(micros: Range<u64>) {
+    let wanted = Duration::from_micros(rand::rng().random_range(micros));
+    let (begun, debt) = (Instant::now(), DEBT.get());
+    if let Some(left) = wanted.checked_sub(debt) {
+        std::thread::sleep(left);
+    }
+    DEBT.set((debt + begun.elapsed()).saturating_sub(wanted).min(MAX_DEBT));
+}
+
+struct SlowContext(Arc<dyn ContextOps>);
+
+impl ContextOps for SlowContext {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn query_device(&self) -> Result<DeviceAttr> {
+        self.0.query_device()
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr> {
+        self.0.query_port(port)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>> {
+        self.0.gid_table(port)
+    }
+
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
+        let pd = self.0.clone().alloc_pd()?;
+        Ok(Arc::new(SlowPd { pd, context: self }))
+    }
+
+    fn create_comp_channel(self: Arc<Self>) -> Result<Arc<dyn CompChannelOps>> {
+        self.0.clone().create_comp_channel()
+    }
+
+    fn create_cq(self: Arc<Self>, cqe: u32, channel: Option<Arc<dyn CompChannelOps>>) -> Result<Arc<dyn CqOps>> {
+        self.0.clone().create_cq(cqe, channel)
+    }
+
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        self.0.async_fd()
+    }
+
+    fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
+        self.0.next_async_event()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.0.counters()
+    }
+
+    fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
+        self.0.clone().gsi()
+    }
+}
+
+struct SlowPd {
+    pd: Arc<dyn PdOps>,
+    context: Arc<SlowContext>,
+}
+
+impl PdOps for SlowPd {
+    fn reg_mr(self: Arc<Self>, region: Region, access: Access) -> Result<Arc<dyn MrOps>> {
+        self.pd.clone().reg_mr(region, access)
+    }
+
+    fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
+        self.pd.clone().create_ah(attr)
+    }
+
+    fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
+        self.pd.clone().create_srq(attr)
+    }
+
+    fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
+        let outlier = rand::rng().random_ratio(1, 100);
+        take(if outlier { CREATE_OUTLIER } else { CREATE });
+        Ok(Arc::new(SlowQp(self.pd.clone().create_qp(attr)?)))
+    }
+
+    fn context(&self) -> Arc<dyn ContextOps> {
+        self.context.clone()
+    }
+}
+
+struct SlowQp(Arc<dyn QpOps>);
+
+impl Drop for SlowQp {
+    fn drop(&mut self) {
+        take(DESTROY);
+    }
+}
+
+impl QpOps for SlowQp {
+    fn qp_num(&self) -> u32 {
+        self.0.qp_num()
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.0.qp_type()
+    }
+
+    fn cap(&self) -> QpCap {
+        self.0.cap()
+    }
+
+    fn state(&self) -> QpState {
+        self.0.state()
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        take(MODIFY);
+        self.0.modify(attr)
+    }
+
+    fn query(&self) -> Result<QpAttr> {
+        self.0.query()
+    }
+
+    fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.0.post_send(wrs)
+    }
+
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.0.post_recv(wrs)
+    }
+
+    fn attach_mcast(&self, gid: Gid) -> Result<()> {
+        self.0.attach_mcast(gid)
+    }
+
+    fn detach_mcast(&self, gid: Gid) -> Result<()> {
+        self.0.detach_mcast(gid)
+    }
+}
