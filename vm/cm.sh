@@ -14,12 +14,14 @@ clients() {
 }
 if [ "$1" = clients ]; then shift; clients "$@"; exit; fi
 
-
 . "${0%/*}/lib.sh"
 
 # An ordinary user: the device must not need any privilege.
 SOFT_RUN="$IN_SOFT $AS_NOBODY"
 ferroce="$SOFT_RUN ferroce rping"
+
+# A ping is four messages, a read and a write, and there are a thousand: two seconds on a machine, more in an emulated one.
+limit=240
 
 # Waits for the kernel's listeners of the case before to go: ours must not be taken for ready by theirs.
 quiet() { await 10 no_listener; }
