@@ -104,7 +104,7 @@ impl Attack {
 fn attacks_do_not_fill_memory() {
     let rounds: u32 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
     for rate in [0, 1_000_000] {
-        let network = MemoryNetwork::new(MemoryConfig { rate, ..MemoryConfig::default() });
+        let network = MemoryNetwork::new(MemoryConfig { rate, send_buffer: 4 << 10, ..MemoryConfig::default() });
         let [ip, peer] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
         let context = network.host(ip).open().unwrap();
         let pd = context.alloc_pd().unwrap();
