@@ -35,7 +35,7 @@ fn corpora() {
 
 #[test]
 fn corpora_with_bytes_changed() {
-    let rounds = if cfg!(debug_assertions) { 1000 } else { 10_000 };
+    let rounds = if cfg!(debug_assertions) { 1000 } else { 5000 };
     for (name, target) in TARGETS {
         let corpus = corpus(name);
         for seed in 0..rounds {
@@ -58,7 +58,7 @@ fn corpora_with_bytes_changed() {
 
 #[test]
 fn random_inputs() {
-    let rounds = if cfg!(debug_assertions) { 2000 } else { 20_000 };
+    let rounds = if cfg!(debug_assertions) { 2000 } else { 10_000 };
     for (name, target) in TARGETS {
         for seed in 0..rounds {
             let input = random_bytes(&mut Random::new(seed), 1500);

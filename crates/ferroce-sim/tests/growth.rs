@@ -45,11 +45,13 @@ struct Attack {
     ud: u32,
     /// The next PSN that the RC queue pair will execute.
     expected: u32,
+    /// The last reads and atomics that it executed.
+    executed: Vec<(Opcode, Ext, u32, u32)>,
 }
 
 impl Attack {
-    /// One more packet. None of them is so wrong that the queue pair fails, after which it would ignore everything.
-    fn packet(&mut self) -> Vec<u8> {
+    /// One more packet; `new` requests are among them only then. None of them is so wrong that the queue pair fails, after which it would ignore everything.
+    fn packet(&mut self, new: bool) -> Vec<u8> {
         use Opcode as O;
         let random = &mut self.random;
         let near = 1 + random.below(40) as u32;
@@ -58,20 +60,24 @@ impl Attack {
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: near };
         let deth = Deth { qkey: QKEY, src_qpn: near };
         let (late, early) = (psn_sub(self.expected, near), psn_add(self.expected, near));
-        let (opcode, ext, qpn, psn) = match random.below(12) {
+        let (opcode, ext, qpn, psn) = match random.within(if new { 0 } else { 2 }, 11) {
             // Reads and atomics that are executed, and their duplicates.
             0 => {
                 let psn = self.expected;
                 self.expected = psn_add(psn, reth.len.div_ceil(256).max(1));
-                (O::RcReadRequest, Ext::Reth(reth), self.rc, psn)
+                self.executed.push((O::RcReadRequest, Ext::Reth(reth), self.rc, psn));
+                self.executed[self.executed.len() - 1]
             }
             1 => {
                 let psn = self.expected;
                 self.expected = psn_add(psn, 1);
-                (O::RcFetchAdd, Ext::Atomic(atomic), self.rc, psn)
+                self.executed.push((O::RcFetchAdd, Ext::Atomic(atomic), self.rc, psn));
+                self.executed[self.executed.len() - 1]
             }
-            2..=3 => (O::RcReadRequest, Ext::Reth(reth), self.rc, late),
-            4 => (O::RcFetchAdd, Ext::Atomic(atomic), self.rc, late),
+            2..=4 if !self.executed.is_empty() => {
+                self.executed.drain(..self.executed.len().saturating_sub(16));
+                *random.pick(&self.executed)
+            }
             // Not ready, duplicate, or beyond a gap.
             5 => (O::RcSendFirst, Ext::None, self.rc, self.expected),
             6 => (O::RcSendMiddle, Ext::None, self.rc, late),
@@ -81,7 +87,8 @@ impl Attack {
             9 => (O::RcReadResponseFirst, Ext::Aeth(aeth), self.rc, early),
             // Datagrams without a receive, and to nobody.
             10 => (O::UdSendOnly, Ext::Deth(deth), self.ud, near),
-            _ => (O::RcSendOnly, Ext::None, near << 8, near),
+            11 => (O::RcSendOnly, Ext::None, near << 8, near),
+            _ => (O::RcReadRequest, Ext::Reth(reth), self.rc, late),
         };
         let payload = if opcode.has_payload() { 256 } else { 0 };
         let bth = Bth { opcode, dest_qpn: qpn, psn, pad: pad_len(payload), ack_request: true, ..Bth::default() };
@@ -97,7 +104,7 @@ impl Attack {
 fn attacks_do_not_fill_memory() {
     let rounds: u32 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
     for rate in [0, 1_000_000] {
-        let network = MemoryNetwork::new(MemoryConfig { rate, ..MemoryConfig::default() });
+        let network = MemoryNetwork::new(MemoryConfig { rate, send_buffer: 4 << 10, ..MemoryConfig::default() });
         let [ip, peer] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
         let context = network.host(ip).open().unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -110,23 +117,25 @@ fn attacks_do_not_fill_memory() {
         let ud = pd.create_qp(&QpInitAttr::new(QpType::Ud, &cq)).unwrap();
         ud.modify(&QpAttr::init_ud(QKEY)).unwrap();
         ud.modify(&QpAttr::to(QpState::Rtr)).unwrap();
-        let mut attack = Attack { random: Random::new(1), mr, rc: rc.qp_num(), ud: ud.qp_num(), expected: PSN };
+        let mut attack =
+            Attack { random: Random::new(1), mr, rc: rc.qp_num(), ud: ud.qp_num(), expected: PSN, executed: vec![] };
         let mut before = 0;
         for round in 0..rounds {
             if round == rounds / 10 {
                 before = LIVE.load(Ordering::Relaxed);
             }
-            network.inject(peer, ip, &attack.packet());
+            // A new request is the end of what is owed for old ones, so most of the time there is none.
+            network.inject(peer, ip, &attack.packet(round % 10_000 < 1000));
             // It comes in at once; at a low rate, answers leave a lot more slowly than they are asked for.
             network.advance(Duration::from_nanos(100));
         }
         let grown = LIVE.load(Ordering::Relaxed) - before;
         assert_eq!(rc.state(), QpState::Rts, "the attack was too crude");
-        assert!(grown < 64 << 10, "{grown} bytes more after {rounds} packets, at a rate of {rate}");
+        assert!(grown < 16 << 10, "{grown} bytes more after {rounds} packets, at a rate of {rate}");
         let counters = context.counters();
         for name in ["duplicate_request", "out_of_sequence", "stale_response", "no_recv_dropped", "unknown_qp"] {
             let (_, count) = counters.iter().find(|&&(counter, _)| counter == name).unwrap();
-            assert!(*count > u64::from(rounds) / 100, "{name} is only {count}");
+            assert!(*count > u64::from(rounds) / 50, "{name} is only {count}");
         }
     }
 }

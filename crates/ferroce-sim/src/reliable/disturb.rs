@@ -130,6 +130,11 @@ impl World {
             receives: gone.receives.as_ref().map(|receives| receives.order.clone()).unwrap_or_default(),
         });
         drop(gone);
+        if !self.ends.iter().any(|end| end.context == context) {
+            let counters = self.contexts[context].context.counters();
+            let timers = counters.iter().find(|(name, _)| *name == "timers");
+            ensure!(timers.is_some_and(|(_, timers)| *timers == 0), "{timers:?} of a queue pair that is gone");
+        }
         let others: Vec<usize> = self.contexts.numbers();
         let other = *self.random.pick(&others);
         self.add_pair(context, other)

@@ -11,6 +11,8 @@ use std::time::Duration;
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// Packets that are sent until then: four times what the worst of the first 3000 seeds takes.
 const PACKET_LIMIT: u64 = 1_000_000;
+/// Things that its ends do until then.
+const ROUND_LIMIT: u32 = 2_000_000;
 
 impl World {
     /// Runs until everything is over, then checks that nothing is left.
@@ -22,8 +24,10 @@ impl World {
 
     /// Random traffic until all of it is over.
     fn traffic(&mut self) -> Checked {
-        let mut at_rest = 0;
+        let (mut at_rest, mut rounds) = (0, 0);
         while !self.is_over() {
+            rounds += 1;
+            ensure!(rounds < ROUND_LIMIT, "not over after {rounds} rounds: {}", self.left());
             self.maybe_disturb()?;
             let end = *self.random.pick(&self.ends.numbers());
             let mut rest = false;
