@@ -1,7 +1,7 @@
 //! The same churn over kernel TCP sockets: an event thread that sees connections come about, IO threads that exchange one message
 //! each way and close, the same queues between them, and as many connections at a time.
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, LOOKS};
 use super::message::{LEN, Way, message, serial_of};
 use super::plan::Plan;
 use super::score::Score;
@@ -26,6 +26,7 @@ const PORTS: usize = 8;
 const BATCH: usize = 32;
 /// The bell of an inbox, among the numbers of connections and listeners.
 const BELL: u64 = u64::MAX;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 fn os(what: &str) -> impl FnOnce(Errno) -> Failure {
     move |error| Failure::environment(format!("kernel TCP: {what}: {}", io::Error::from(error)))

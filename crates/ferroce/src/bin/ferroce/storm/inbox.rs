@@ -6,6 +6,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// So often a thread of a storm looks again for something to do, letting others run in between, before it sleeps: to wake it costs
+/// more than that.
+pub(super) const LOOKS: u32 = 16;
+
 /// A queue of one reader, who is woken only if it sleeps.
 pub(super) struct Inbox<T> {
     queue: Mutex<Vec<T>>,
@@ -31,6 +35,10 @@ impl<T> Inbox<T> {
     /// Wakes the reader.
     pub(super) fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
     }
 
     /// Swaps what there is with `out`, which is empty.

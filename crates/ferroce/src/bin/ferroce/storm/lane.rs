@@ -1,7 +1,7 @@
 //! An IO thread: the queue through which it is handed connections, and its completion queue.
 
 use super::conn::Conn;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, LOOKS};
 use super::side::End;
 use crate::failure::{Failure, Result};
 use ferroce::{CompChannel, Context, Cq, QpInitAttr, QpType, WorkCompletion};
@@ -113,6 +113,7 @@ fn work<E: End>(end: &E, lane: usize) -> Result<()> {
     let side = end.side();
     let lane = &side.lanes[lane];
     let mut works = Vec::new();
+    let mut idle = 0;
     while !side.is_stopping() {
         lane.inbox.take(&mut works);
         let mut busy = !works.is_empty();
@@ -120,7 +121,12 @@ fn work<E: End>(end: &E, lane: usize) -> Result<()> {
             end.work(lane, work)?;
         }
         busy |= lane.complete(end)?;
-        if !busy {
+        if busy {
+            idle = 0;
+        } else if idle < LOOKS {
+            idle += 1;
+            std::thread::yield_now();
+        } else {
             lane.sleep(end)?;
         }
     }

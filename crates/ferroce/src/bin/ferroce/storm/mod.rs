@@ -72,7 +72,7 @@ pub(crate) struct StormArgs {
     /// Connections of each run
     #[arg(short = 'n', long, value_name = "NUM", default_value_t = 10_000)]
     connections: u64,
-    /// Connections at a time, from the creation of the id to its destruction [default: 64, with --nic slow 8]
+    /// Connections at a time, from the creation of the id to its destruction [default: 64, with --nic slow 32]
     #[arg(long, value_name = "NUM")]
     window: Option<u32>,
     /// How many of a hundred are closed before they are established
@@ -220,7 +220,7 @@ mod tests {
         let expected: Vec<_> = [1, 8].into_iter().flat_map(|io| Policy::ALL.map(|policy| (io, policy))).collect();
         assert_eq!(shape, expected);
         assert!(plans.iter().all(|plan| plan.cancel == 10 && plan.window == 64));
-        assert_eq!(parse("--nic slow").unwrap()[0].window, 8);
+        assert_eq!(parse("--nic slow").unwrap()[0].window, 32);
     }
 
     #[test]

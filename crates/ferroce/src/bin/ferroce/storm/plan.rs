@@ -118,12 +118,11 @@ impl Plan {
         Ok(())
     }
 
-    /// The window without `--window`: enough to keep all threads busy. On a NIC it is what the report had that the policies are
-    /// taken from, as far as its figures tell (Little's law).
+    /// The window without `--window`: enough to keep all threads busy.
     pub(crate) const fn default_window(nic: Nic) -> u32 {
         match nic {
             Nic::None => 64,
-            Nic::Slow => 8,
+            Nic::Slow => 32,
         }
     }
 }

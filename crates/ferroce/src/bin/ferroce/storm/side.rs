@@ -1,6 +1,7 @@
 //! What both ends of a storm have: a device, a manager of connections, an event thread, IO threads, and a policy of who may close.
 
 use super::conn::{Conn, Pool, Stage};
+use super::inbox::LOOKS;
 use super::lane::{self, Lane, Work};
 use super::nic;
 use super::plan::{Nic, Plan, Policy, Setup};
@@ -186,6 +187,17 @@ impl Side {
     }
 }
 
+/// The next event.
+fn next(channel: &EventChannel) -> Result<Option<Event>, Error> {
+    for _ in 0..LOOKS {
+        if let Some(event) = channel.try_next()? {
+            return Ok(Some(event));
+        }
+        std::thread::yield_now();
+    }
+    channel.next()
+}
+
 /// Reads events and handles them.
 fn event_thread<E: End>(end: &E) {
     let side = end.side();
@@ -198,7 +210,7 @@ fn event_thread<E: End>(end: &E) {
             }
         }
         let outcome = match side.plan.policy {
-            Policy::PerId | Policy::Deferred => side.channel.next().map(|event| {
+            Policy::PerId | Policy::Deferred => next(&side.channel).map(|event| {
                 if let Some(event) = event {
                     end.event(event);
                 }
