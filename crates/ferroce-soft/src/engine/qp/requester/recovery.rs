@@ -138,11 +138,12 @@ impl Requester {
                 return Ok(());
             }
         };
-        // The specification allows one to four times what was set (IBTA 9.7.6.1.3). The first timeout takes one, counted from
-        // the first look after the last progress, and each one after it, while nothing helps, one more: what is sent again to a
-        // peer that is only slow makes it slower.
+        // The specification allows one to four times what was set (IBTA 9.7.6.1.3), from the last progress; `marked` is up to a period
+        // later. Each timeout after the first, while nothing helps, takes longer: what is sent again to a peer that is only slow
+        // makes it slower. Where probes find out what was lost, the first can wait longer, too.
         let timeouts = Nanos::from(cx.conn.retry_cnt.saturating_sub(self.retries));
-        if now - marked < timeout(cx) * (1 + timeouts).min(LONGEST_TIMEOUT) {
+        let first = if flow(cx).is_some() { 2 } else { 1 };
+        if now - marked < timeout(cx) * (first + timeouts).min(LONGEST_TIMEOUT) {
             self.probe = !std::mem::replace(&mut self.probed, true) && flow(cx).is_some();
             return Ok(());
         }
