@@ -97,10 +97,20 @@ impl<T> Poller<T> {
 
     /// Waits for events, unless there is work; those of the bell are left out.
     fn wait(&self, mut ready: impl FnMut(u64)) {
-        let timeout = if self.inbox.going_to_sleep() { None } else { Some(Timespec { tv_sec: 0, tv_nsec: 0 }) };
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; BATCH];
-        let count = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
+        let mut look = |timeout: Option<&Timespec>| epoll::wait(&self.epoll, &mut events[..], timeout).unwrap_or(0);
+        let mut count = look(Some(&NOW));
+        for _ in 0..LOOKS {
+            if count != 0 || !self.inbox.is_empty() {
+                break;
+            }
+            std::thread::yield_now();
+            count = look(Some(&NOW));
+        }
+        if count == 0 {
+            count = look(if self.inbox.going_to_sleep() { None } else { Some(&NOW) });
+        }
         let events = events[..count].iter().map(|event| event.data.u64());
         self.inbox.awake(events.clone().any(|data| data == BELL));
         events.filter(|data| *data != BELL).for_each(&mut ready);

@@ -19,7 +19,7 @@ pub(super) struct Score {
     ended: AtomicU64,
     exchanged: AtomicU64,
     cancelled: AtomicU64,
-    /// Timers that run.
+    /// Those that were cancelled, and those whose moment has not come.
     doomed: AtomicU64,
     /// A running mean of what setup takes, in nanoseconds.
     expected: AtomicU64,
@@ -65,11 +65,8 @@ impl Score {
     /// before their moment comes; others are cancelled in their place.
     pub(super) fn doom(&self, serial: u64) -> Option<Duration> {
         let wanted = (serial + 1) * self.cancel / 100;
-        let so_far = self.cancelled.load(Ordering::Relaxed) + self.doomed.load(Ordering::Relaxed);
-        if so_far >= wanted {
-            return None;
-        }
-        self.doomed.fetch_add(1, Ordering::Relaxed);
+        let one_more = |doomed| (doomed < wanted).then_some(doomed + 1);
+        self.doomed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         let expected = self.expected.load(Ordering::Relaxed).max(1);
         Some(Duration::from_nanos(rand::rng().random_range(0..expected)))
     }
@@ -78,8 +75,9 @@ impl Score {
     pub(super) fn doomsday(&self, cancelled: bool) {
         if cancelled {
             self.cancelled.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.doomed.fetch_sub(1, Ordering::Relaxed);
         }
-        self.doomed.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn established(&self, setup: Duration) {
