@@ -96,15 +96,12 @@ impl Connection {
     /// If the channel fails.
     pub fn wait_closed(&self, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.channel.next_timeout(left)? {
-                Some(event) if matches!(event.kind(), EventKind::Disconnected(_)) => return Ok(true),
-                Some(_) => {}
-                None if Instant::now() >= deadline => return Ok(false),
-                None => {}
+        while let Some(event) = next_before(&self.channel, deadline)? {
+            if matches!(event.kind(), EventKind::Disconnected(_)) {
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
     /// Closes it: the peer is told, outstanding work is flushed.
@@ -145,20 +142,24 @@ fn start(
     Ok((id, qp))
 }
 
+/// The next event, if one comes before `deadline`. Who wakes the channel's readers means others.
+fn next_before(channel: &EventChannel, deadline: Instant) -> Result<Option<Event>> {
+    loop {
+        let event = channel.next_timeout(deadline.saturating_duration_since(Instant::now()))?;
+        if event.is_some() || Instant::now() >= deadline {
+            return Ok(event);
+        }
+    }
+}
+
 /// Waits until a connection is established; returns the private data.
 fn settled(channel: &EventChannel, deadline: Instant, what: &'static str) -> Result<Vec<u8>> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Some(event) = channel.next_timeout(left)? else {
-            if Instant::now() >= deadline {
-                return Err(Error::TimedOut { what });
-            }
-            continue;
-        };
+    while let Some(event) = next_before(channel, deadline)? {
         if let Some(private_data) = outcome(event)? {
             return Ok(private_data);
         }
     }
+    Err(Error::TimedOut { what })
 }
 
 /// What an event means for a connection that is being made: private data if it is established, nothing if it says nothing.
@@ -209,18 +210,12 @@ impl Listener {
     /// [`Error::ChannelClosed`] after [`Self::close`].
     pub fn incoming(&self, timeout: Duration) -> Result<Option<Incoming>> {
         let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.channel.next_timeout(left)? {
-                Some(event) => {
-                    if let Some(incoming) = self.request(event)? {
-                        return Ok(Some(incoming));
-                    }
-                }
-                None if Instant::now() >= deadline => return Ok(None),
-                None => {}
+        while let Some(event) = next_before(&self.channel, deadline)? {
+            if let Some(incoming) = self.request(event)? {
+                return Ok(Some(incoming));
             }
         }
+        Ok(None)
     }
 
     /// As [`Self::incoming`], as a future. It may be dropped at any time.

@@ -199,13 +199,7 @@ impl Manager {
         if let Some(ah) = self.handles.lock().get(&key) {
             return Ok(ah.clone());
         }
-        let table = self.context.gid_table(1)?;
-        let local = table.iter().find(|entry| entry.gid == transmit.to.local);
-        let local = local.ok_or_else(|| ferroce_verbs::Error::NotFound {
-            what: "local GID",
-            name: transmit.to.local.to_string(),
-            hint: "the address was removed".into(),
-        })?;
+        let local = self.context.find_gid(1, transmit.to.local.ip())?;
         let route = GlobalRoute {
             traffic_class: transmit.traffic_class,
             flow_label: transmit.flow_label,

@@ -50,6 +50,6 @@ pub use flow::{Flow, IpPair, ROCE_UDP_PORT};
 pub use grh::{GRH_LEN, Grh};
 pub use headers::{BTH_LEN, Bth, Ext, Headers, MAX_HEADERS_LEN, Packet, pad_len};
 pub use icrc::{FlowIcrc, ICRC_LEN, IcrcCheck, check_icrc, check_icrc_exact, icrc};
-pub use mad::{GSI_QKEY, GSI_QPN, MAD_LEN, MadError, MadHeader};
+pub use mad::{GSI_QKEY, GSI_QPN, MAD_HEADER_LEN, MAD_LEN, MadError, MadHeader};
 pub use opcode::{Opcode, Operation, Position, Transport};
 pub use psn::{PSN_MASK, psn_add, psn_diff, psn_ge, psn_gt, psn_le, psn_lt, psn_sub};

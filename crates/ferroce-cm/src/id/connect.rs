@@ -138,7 +138,7 @@ impl Id {
         if let Some(qp) = &qp
             && let Err(error) = core.set_up(qp)
         {
-            self.abandon(RejectReason::ConsumerDefined);
+            core.abandon();
             return Err(error);
         }
         let mut state = self.state()?;
@@ -203,7 +203,7 @@ impl Id {
             }
             state.qp.clone()
         };
-        self.core().confirm(qp.as_ref()).inspect_err(|_| self.abandon(RejectReason::ConsumerDefined))
+        self.core().confirm(qp.as_ref()).inspect_err(|_| self.core().abandon())
     }
 
     /// Says that the peer's data has come, so that it must have established the connection, though its message may be lost
@@ -248,21 +248,17 @@ impl Id {
         }
         Ok(())
     }
-
-    /// Gives up a connection that cannot be used.
-    pub(super) fn abandon(&self, reason: RejectReason) {
-        self.core().abandon(reason);
-    }
 }
 
 impl super::IdCore {
-    pub(super) fn abandon(self: &std::sync::Arc<Self>, reason: RejectReason) {
+    /// Gives up a connection that cannot be used.
+    pub(super) fn abandon(self: &std::sync::Arc<Self>) {
         let mut state = self.state.lock();
         if let (Phase::Requested | Phase::Responding | Phase::Accepted, Some(conn)) = (state.phase, state.conn) {
             state.phase = Phase::Disconnected;
             self.manager.run(|protocol, now| {
                 // Its state may have changed meanwhile: then it is over anyway, or will be when the id is destroyed.
-                let _ = protocol.endpoint.reject(now, conn, reason, AdditionalInfo::EMPTY, &[]);
+                let _ = protocol.endpoint.reject(now, conn, RejectReason::ConsumerDefined, AdditionalInfo::EMPTY, &[]);
             });
         }
     }

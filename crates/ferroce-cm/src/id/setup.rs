@@ -7,7 +7,7 @@ use super::{Id, IdCore, Phase};
 use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
 use crate::{Error, Event, EventKind, Offer, Refusal, Result};
 use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState};
-use ferroce_wire::cm::{IpCmHeader, RejectReason};
+use ferroce_wire::cm::IpCmHeader;
 use std::sync::Arc;
 
 /// Who moves an id's queue pair to RTS once the peer has granted the connection.
@@ -295,7 +295,7 @@ impl IdCore {
             Ok(()) => event(EventKind::Established),
             Err(Error::Destroyed) => None,
             Err(error) => {
-                self.abandon(RejectReason::ConsumerDefined);
+                self.abandon();
                 self.flush(qp);
                 event(EventKind::ConnectError(Refusal::Setup(error.to_string())))
             }

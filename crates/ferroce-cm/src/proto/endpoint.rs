@@ -10,7 +10,7 @@ use super::timers::Timers;
 use super::timewait::Waits;
 use super::wire::{Head, Route};
 use super::{Address, CmError, Config, Conn, ConnId, Counters, Event, Nanos, State, Usage};
-use ferroce_wire::cm::{Answered, CmMad, CmMessage, Rej, RejectReason};
+use ferroce_wire::cm::{Answered, CmMad, CmMessage, Rej, RejectReason, attr};
 use ferroce_wire::{MAD_LEN, MadError, MadHeader};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// Takes what a datagram to QP 1 carried. Any bytes from anywhere are legal. Where several endpoints share an
-    /// address, [`Destination::of`](super::Destination::of) says which of them it is for.
+    /// address, [`Destination::of`](ferroce_wire::cm::Destination::of) says which of them it is for.
     pub fn handle_mad(&mut self, now: Nanos, from: &Address, mad: &[u8]) {
         let (header, data) = match MadHeader::parse(mad) {
             Ok(parts) => parts,
@@ -119,10 +119,10 @@ impl Endpoint {
         self.counters.rx_class_version += 1;
         let number = u32::from_be_bytes([data[0], data[1], data[2], data[3]]);
         match header.attr_id {
-            super::wire::REQ => {
+            attr::REQ => {
                 self.reply(from, header.tid, refuse_req(number, RejectReason::InvalidClassVersion));
             }
-            super::wire::SIDR_REQ => self.refuse_sidr_version(from, header.tid, number),
+            attr::SIDR_REQ => self.refuse_sidr_version(from, header.tid, number),
             _ => {}
         }
     }

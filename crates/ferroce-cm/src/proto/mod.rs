@@ -91,7 +91,6 @@
 mod comm_id;
 mod config;
 mod counters;
-mod destination;
 mod endpoint;
 mod error;
 mod event;
@@ -114,7 +113,6 @@ mod wire;
 
 pub use config::{Config, Limits, RetryPolicy};
 pub use counters::{Counters, MessageCounts, Usage};
-pub use destination::Destination;
 pub use endpoint::{Endpoint, Transmit};
 pub use error::CmError;
 pub use event::{ConnectRequest, DisconnectCause, Event, Rejected, Response, SidrRequest, SidrResponse, Unreachable};

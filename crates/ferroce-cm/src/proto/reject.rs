@@ -69,7 +69,7 @@ impl Endpoint {
     /// Refuses a duplicate for a connection that is over, and that the user still holds.
     pub(super) fn send_rej_again(&mut self, slot: u32, rejected: Answered, reason: RejectReason) {
         let conn = &self.conns[slot];
-        if super::counters::attr_id(&conn.mad) == super::wire::REJ {
+        if super::counters::attr_id(&conn.mad) == ferroce_wire::cm::attr::REJ {
             return self.send(slot);
         }
         let rej = Rej {

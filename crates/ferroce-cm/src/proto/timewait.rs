@@ -98,7 +98,7 @@ impl Endpoint {
             self.remove_wait(oldest);
         }
         // The REJ is rebuilt from the reason, unless the user said more.
-        let is_rej = super::counters::attr_id(&conn.mad) == super::wire::REJ;
+        let is_rej = super::counters::attr_id(&conn.mad) == ferroce_wire::cm::attr::REJ;
         let says_more = is_rej && (conn.mad[6] != 0 || conn.mad[24 + 9] != 0);
         let wait = self.waits.slab.insert(Wait {
             address: conn.address,

@@ -5,13 +5,6 @@ use super::{Address, Endpoint, Transmit};
 use ferroce_wire::cm::{CmMad, CmMessage};
 use ferroce_wire::{MAD_LEN, MadHeader};
 
-pub(super) const REQ: u16 = 0x10;
-pub(super) const MRA: u16 = 0x11;
-pub(super) const REJ: u16 = 0x12;
-pub(super) const SIDR_REQ: u16 = 0x17;
-pub(super) const SIDR_REP: u16 = 0x18;
-pub(super) const APR: u16 = 0x1a;
-
 /// What a MAD's header says beside what the message is.
 #[derive(Clone, Copy)]
 pub(super) struct Head {

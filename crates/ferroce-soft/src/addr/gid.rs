@@ -9,6 +9,11 @@ use ferroce_verbs::Gid;
 /// Most entries of a table. More addresses than that have no GID.
 pub const MAX_GIDS: usize = 256;
 
+/// An EUI-64 that nobody assigned, made of `bits`: of one station, locally administered.
+pub(crate) fn local_eui64(bits: u64) -> u64 {
+    bits & !(3 << 56) | 2 << 56
+}
+
 /// An entry of a [`GidTable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {

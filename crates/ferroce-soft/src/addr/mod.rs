@@ -12,6 +12,7 @@ mod watch;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+pub(crate) use gid::local_eui64;
 pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS};
 pub use watch::AddrWatch;
 

@@ -1,27 +1,25 @@
 //! Queue pair 1 of a host: finds the context that a management datagram is for.
 
-use super::port::Port;
+use super::port::{LOCK_PATIENCE, Port};
 use super::tx::HostTx;
-use crate::engine::{Av, Destination, Engine};
+use crate::engine::{Av, Engine};
 use crate::host::{BindError, Binding};
 use ferroce_verbs::{Error, Gid, MAD_LEN, Result, ServiceBinding};
+use ferroce_wire::cm::{Destination, ServiceId};
 use std::net::IpAddr;
-use std::time::Duration;
-
-/// How long to wait for the registry's lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Port {
-    /// Calls `f` with the slot of each context that a datagram which was sent to `local` is for.
-    pub(super) fn mad_owners(&self, destination: Destination, local: IpAddr, mut f: impl FnMut(u8)) {
-        match destination {
-            Destination::Slot(slot) => f(slot),
-            Destination::Service(id) => {
+    /// Calls `f` with the slot of each context that a datagram to queue pair 1 of `local` is for. A slot is the top byte of its
+    /// context's communication ids.
+    pub(super) fn mad_owners(&self, mad: &[u8], local: IpAddr, mut f: impl FnMut(u8)) {
+        match Destination::of(mad) {
+            Some(Destination::Prefix(slot)) => f(slot),
+            Some(Destination::Service(ServiceId(id))) => {
                 let owner = self.membership.service_owner(id, Gid::from(local).to_bytes());
                 f(owner.unwrap_or_else(|| self.refuser()));
             }
-            Destination::All => self.membership.gsi_slots().for_each(f),
-            Destination::Any => f(self.membership.slot()),
+            Some(Destination::All) => self.membership.gsi_slots().for_each(f),
+            None => f(self.membership.slot()),
         }
     }
 
@@ -42,7 +40,7 @@ impl Port {
     pub(crate) fn send_mad(&self, engine: &Engine, av: &Av, mad: &[u8; MAD_LEN]) {
         let mut tx = HostTx::new(self);
         if av.same_host && self.uses_shm() {
-            self.mad_owners(Destination::of_mad(mad), av.remote, |slot| engine.gsi.send(&mut tx, av, slot, mad));
+            self.mad_owners(mad, av.remote, |slot| engine.gsi.send(&mut tx, av, slot, mad));
         } else {
             engine.gsi.send(&mut tx, av, 0, mad);
         }

@@ -182,7 +182,7 @@ impl Kick {
 /// Rounds in which a context that leaves passes on what came astray.
 const LEAVE_ROUNDS: usize = 256;
 /// How long to wait for the registry's lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the socket of a process that was killed may outlive its slot.
 const DYING: Duration = Duration::from_millis(500);
 

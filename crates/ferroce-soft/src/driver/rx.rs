@@ -1,7 +1,7 @@
 use super::port::{Port, Who};
 use super::steering;
 use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
-use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants, destination};
+use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants, mad_of};
 use crate::link::shm::ShmReceiver;
 use crate::link::udp::{Received, RxBuffers};
 use std::sync::Arc;
@@ -31,8 +31,6 @@ const UDP_PATIENCE: u32 = 2000;
 /// What came before a timer was due is taken in before it fires, and that is no more packets than this: what the largest
 /// receive buffer holds.
 const BACKLOG: usize = 16 << 10;
-/// The slot that queue pair 1 seems to belong to.
-const GSI_SLOT: u8 = 0;
 /// Rounds between looks at the clock.
 const CLOCK_INTERVAL: u32 = 64;
 
@@ -133,14 +131,12 @@ impl Rx {
                     engine.receive(&origin, packet, now, &mut |qp, want| note(wants, deferred, patient, qp, want));
                 };
                 let dest = packet[5];
-                if dest == slot && dest != GSI_SLOT || packet[5..8] == [0xff; 3] {
-                    deliver();
-                } else if let Some(destination) = destination(packet) {
-                    port.mad_owners(destination, dst, |owner| match owner == slot {
+                if let Some(mad) = mad_of(packet) {
+                    port.mad_owners(mad, dst, |owner| match owner == slot {
                         true => deliver(),
                         false => forward(port, owner, src, dst, tos, ttl, packet),
                     });
-                } else if dest == slot {
+                } else if dest == slot || packet[5..8] == [0xff; 3] {
                     deliver();
                 } else {
                     strays += 1;

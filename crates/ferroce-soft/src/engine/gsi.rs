@@ -5,74 +5,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferroce_verbs::{Error, MAD_LEN, MadHandler, MadOrigin, Result};
-use ferroce_wire::{Bth, Deth, Ext, Headers, Opcode, Packet};
+use ferroce_wire::{Bth, Deth, Ext, GSI_QKEY, GSI_QPN, Headers, Opcode, Packet};
 use parking_lot::RwLock;
 
 use super::tx::{PacketTx, To};
 use super::{Nanos, Origin};
 
-/// The number of the queue pair.
-pub(crate) const GSI_QPN: u32 = 1;
-/// Its queue key (IBTA 10.2.5).
-const GSI_QKEY: u32 = 0x8001_0000;
 /// BTH and DETH.
-const HEADERS: usize = 20;
-/// The header of a MAD (IBTA 13.4.2).
-const MAD_HEADER: usize = 24;
+pub(crate) const HEADERS: usize = 20;
 
-/// Which contexts of a host a datagram to queue pair 1 is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Destination {
-    /// The one with this slot: it answers what that one asked, or goes on with its connection.
-    Slot(u8),
-    /// Whoever has the service.
-    Service(u64),
-    /// It names nobody: all may look at it.
-    All,
-    /// No context knows what it is: whoever gets it counts it.
-    Any,
-}
-
-impl Destination {
-    /// Who a MAD is for.
-    pub(crate) fn of_mad(mad: &[u8; MAD_LEN]) -> Self {
-        mad_destination(mad)
-    }
-}
-
-/// Who a packet, BTH to pad, is for if it is one to queue pair 1.
+/// What a packet, BTH to pad, carries to queue pair 1, if it is one to there: a MAD, as far as its sender tells the truth.
 #[inline]
-pub(crate) fn destination(packet: &[u8]) -> Option<Destination> {
-    (packet.get(5..8) == Some(&[0, 0, 1])).then(|| mad_destination(packet.get(HEADERS..).unwrap_or_default()))
-}
-
-/// Who a MAD of communication management is for. The top byte of a communication id or SIDR request id is its owner's slot.
-#[cold]
-fn mad_destination(mad: &[u8]) -> Destination {
-    // Class and attribute ids: IBTA 16.1 and 16.7; layouts of the messages: 12.6.
-    const CM_CLASS: u8 = 7;
-    let Some((header, data)) = mad.split_at_checked(MAD_HEADER).filter(|_| mad.len() == MAD_LEN) else {
-        return Destination::Any;
-    };
-    if header[1] != CM_CLASS {
-        return Destination::Any;
-    }
-    let (own, peers) = (data[0], &data[4..8]);
-    match u16::from_be_bytes([header[16], header[17]]) {
-        // REQ and SIDR_REQ: the service id.
-        0x10 | 0x17 => {
-            let mut id = [0; 8];
-            id.copy_from_slice(&data[8..16]);
-            Destination::Service(u64::from_be_bytes(id))
-        }
-        // REJ: who gave up before an answer does not know our id.
-        0x12 if peers == [0; 4] => Destination::All,
-        // MRA, REJ, REP, RTU, DREQ, DREP, LAP, APR: our id comes second.
-        0x11..=0x16 | 0x19 | 0x1a => Destination::Slot(peers[0]),
-        // SIDR_REP: the id of our request.
-        0x18 => Destination::Slot(own),
-        _ => Destination::Any,
-    }
+pub(crate) fn mad_of(packet: &[u8]) -> Option<&[u8]> {
+    (packet.get(5..8) == Some(&[0, 0, 1])).then(|| packet.get(HEADERS..).unwrap_or_default())
 }
 
 /// Queue pair 1 of one context.
@@ -168,6 +113,12 @@ impl GsiQp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_wire::MAD_HEADER_LEN;
+    use ferroce_wire::cm::{Destination, ServiceId};
+
+    fn destination(packet: &[u8]) -> Option<Option<Destination>> {
+        mad_of(packet).map(Destination::of)
+    }
 
     fn packet(attribute: u8, data: &[(usize, u8)]) -> Vec<u8> {
         let mut packet = vec![0; HEADERS + MAD_LEN];
@@ -175,7 +126,7 @@ mod tests {
         packet[HEADERS + 1] = 7;
         packet[HEADERS + 17] = attribute;
         for &(at, value) in data {
-            packet[HEADERS + MAD_HEADER + at] = value;
+            packet[HEADERS + MAD_HEADER_LEN + at] = value;
         }
         packet
     }
@@ -183,21 +134,24 @@ mod tests {
     #[test]
     fn each_message_finds_its_owner() {
         for request in [0x10, 0x17] {
-            assert_eq!(destination(&packet(request, &[(0, 9), (15, 5)])), Some(Destination::Service(5)));
+            assert_eq!(
+                destination(&packet(request, &[(0, 9), (15, 5)])),
+                Some(Some(Destination::Service(ServiceId(5))))
+            );
         }
         for answer in [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a] {
-            assert_eq!(destination(&packet(answer, &[(0, 9), (4, 7)])), Some(Destination::Slot(7)));
+            assert_eq!(destination(&packet(answer, &[(0, 9), (4, 7)])), Some(Some(Destination::Prefix(7))));
         }
-        assert_eq!(destination(&packet(0x18, &[(0, 9), (4, 7)])), Some(Destination::Slot(9)));
-        assert_eq!(destination(&packet(0x12, &[(0, 9)])), Some(Destination::All));
-        assert_eq!(destination(&packet(0x55, &[])), Some(Destination::Any));
+        assert_eq!(destination(&packet(0x18, &[(0, 9), (4, 7)])), Some(Some(Destination::Prefix(9))));
+        assert_eq!(destination(&packet(0x12, &[(0, 9)])), Some(Some(Destination::All)));
+        assert_eq!(destination(&packet(0x55, &[])), Some(None));
     }
 
     #[test]
     fn all_else_is_legal_input() {
         let good = packet(0x13, &[(4, 7)]);
         for len in 8..good.len() {
-            assert_eq!(destination(&good[..len]), Some(Destination::Any));
+            assert_eq!(destination(&good[..len]), Some(None));
         }
         for len in 0..8 {
             assert_eq!(destination(&good[..len]), None);

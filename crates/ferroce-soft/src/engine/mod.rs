@@ -22,7 +22,7 @@ mod tx;
 
 pub(crate) use counters::{Counters, count};
 pub(crate) use cq::{CompletionQueue, CqObserver};
-pub(crate) use gsi::{Destination, GSI_QPN, GsiQp, destination};
+pub(crate) use gsi::{GsiQp, HEADERS as GSI_HEADERS, mad_of};
 pub(crate) use mr::{MAX_MR, MemoryRegion, MrTable};
 pub(crate) use qp::{QpParts, QueuePair, Wants};
 pub(crate) use recv::{RecvQueue, Taken};
@@ -31,7 +31,7 @@ pub(crate) use table::Table;
 pub(crate) use tx::{Av, PacketTx, PeerFlow, To};
 
 use ferroce_verbs::{Error, EventType, Gid, Result};
-use ferroce_wire::{IpPair, Packet};
+use ferroce_wire::{GSI_QPN, IpPair, Packet};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -17,6 +17,7 @@ use super::map::Mapping;
 use super::membership::Membership;
 use super::segment::{self, Geometry, OwnSegment};
 use super::{SLOTS, ofd, reserve, sockets};
+use crate::addr::local_eui64;
 
 const FILE: &str = "registry";
 const NEW_FILE: &str = "registry.new";
@@ -254,8 +255,7 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError
     let head = &map.view::<Table>(0).head;
     head.layout.store(LAYOUT, Ordering::Relaxed);
     head.nonce.store(rand::random(), Ordering::Relaxed);
-    // An EUI-64 that nobody assigned: of one station, locally administered.
-    head.guid.store(rand::random::<u64>() & !(3 << 56) | 2 << 56, Ordering::Relaxed);
+    head.guid.store(local_eui64(rand::random()), Ordering::Relaxed);
     head.next_incarnation.store(1, Ordering::Relaxed);
     head.magic.store(MAGIC, Ordering::Release);
     rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE).map_err(|e| io("rename", e.into()))?;

@@ -173,9 +173,9 @@ impl Membership {
 
     /// Wakes the owner of a slot, if it has one that can be woken.
     pub(crate) fn wake_peer(&self, slot: u8) {
-        let fifo = self.peer(slot).and_then(|incarnation| self.open_wake(slot, incarnation).ok());
-        // A FIFO that is full wakes its owner as well.
-        let _ = fifo.map(|fifo| rustix::io::write(fifo, &[0]));
+        if let Some(fifo) = self.peer(slot).and_then(|incarnation| self.open_wake(slot, incarnation).ok()) {
+            ring(&fifo);
+        }
     }
 
     /// Opens the FIFO that wakes another context.
@@ -192,6 +192,12 @@ impl Membership {
     pub(crate) fn receiver_claim(&self) -> &AtomicBool {
         &self.receives
     }
+}
+
+/// Writes one byte into a FIFO. If it is full, its reader has reason enough to wake.
+#[cold]
+pub(crate) fn ring(fifo: &OwnedFd) {
+    while rustix::io::write(fifo, &[1]) == Err(Errno::INTR) {}
 }
 
 impl Drop for Membership {

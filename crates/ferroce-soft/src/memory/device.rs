@@ -1,4 +1,5 @@
 use super::MemoryNetwork;
+use crate::addr::local_eui64;
 use crate::objects::SoftContext;
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Context, DeviceInfo, Result};
@@ -20,13 +21,13 @@ impl MemoryDevice {
         Self { network, ip }
     }
 
-    /// Of the host, by its address: an EUI-64 that nobody assigned.
+    /// Of the host, by its address.
     fn node_guid(&self) -> u64 {
         let bits = match self.ip {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
             IpAddr::V6(ip) => ip.to_bits() as u64 ^ (ip.to_bits() >> 64) as u64,
         };
-        bits & !(3 << 56) | 2 << 56
+        local_eui64(bits)
     }
 
     /// The host's address.

@@ -4,9 +4,10 @@ use super::faults::{FaultPolicy, InFlight, MemoryFaults, RandomFaults};
 use super::port::{Address, MemoryPlace, MemoryTx, Node};
 use super::queue::{Event, EventQueue, Flight};
 use super::trace::{MemoryStats, TraceEvent, TraceKind};
-use crate::engine::{Destination, Nanos, Origin, destination};
+use crate::engine::{Nanos, Origin, mad_of};
 use crate::random::Random;
 use ferroce_verbs::{Error, Mtu, Result};
+use ferroce_wire::cm::{Destination, ServiceId};
 use ferroce_wire::{Flow, FlowIcrc, IpPair, ROCE_UDP_PORT};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -528,10 +529,10 @@ impl Inner {
             self.observe(now, TraceKind::Rejected, flight);
             return Vec::new();
         }
-        let datagram = destination(&packet[..packet.len() - ferroce_wire::ICRC_LEN]);
+        let mad = mad_of(&packet[..packet.len() - ferroce_wire::ICRC_LEN]);
         let nodes: Vec<Arc<Node>> = match *packet.as_slice() {
             // To queue pair 1, which all contexts of the host share.
-            _ if datagram.is_some() => datagram.map(|to| self.mad_owners(flight.host, to)).unwrap_or_default(),
+            _ if mad.is_some() => mad.map(|mad| self.mad_owners(flight.host, mad)).unwrap_or_default(),
             // To a multicast group: all members of the host get it.
             [_, _, _, _, _, 0xff, 0xff, 0xff, ..] if flight.dst.is_multicast() => {
                 let members = self.groups.get(&flight.dst).into_iter().flatten();
@@ -553,20 +554,21 @@ impl Inner {
     }
 
     /// The contexts of a host that a management datagram is for.
-    fn mad_owners(&self, host: IpAddr, destination: Destination) -> Vec<Arc<Node>> {
+    fn mad_owners(&self, host: IpAddr, mad: &[u8]) -> Vec<Arc<Node>> {
         let all = || {
             let nodes = self.nodes.range((host, 0)..=(host, u8::MAX)).map(|(_, node)| node);
             nodes.filter(|node| node.engine.gsi.has_handler()).cloned()
         };
+        let destination = Destination::of(mad);
         let slot = match destination {
-            Destination::All => return all().collect(),
-            Destination::Slot(slot) => Some(slot),
-            Destination::Service(id) => self.services.get(&(host, id)).copied(),
-            Destination::Any => None,
+            Some(Destination::All) => return all().collect(),
+            Some(Destination::Prefix(slot)) => Some(slot),
+            Some(Destination::Service(ServiceId(id))) => self.services.get(&(host, id)).copied(),
+            None => None,
         };
         let owner = slot.and_then(|slot| self.nodes.get(&(host, slot)).cloned());
         // Somebody has to say that nobody has the service.
-        let refuser = || all().next().filter(|_| !matches!(destination, Destination::Slot(_)));
+        let refuser = || all().next().filter(|_| !matches!(destination, Some(Destination::Prefix(_))));
         owner.or_else(refuser).into_iter().collect()
     }
 

@@ -10,7 +10,9 @@
 //! what does not fit is cut when emitted. Every pattern of bits parses to something: reserved bits
 //! are dropped, reserved codes are kept.
 
+pub mod attr;
 mod code;
+mod destination;
 mod dreq;
 mod fields;
 mod lap;
@@ -27,6 +29,7 @@ use core::time::Duration;
 use crate::mad::{MAD_LEN, MadError, MadHeader};
 use fields::{Reader, Writer};
 
+pub use destination::Destination;
 pub use dreq::{Drep, Dreq};
 pub use lap::{Apr, AprStatus, Lap};
 pub use path::{PERMISSIVE_LID, Path};
@@ -51,7 +54,7 @@ pub const fn time(exponent: u8) -> Duration {
 }
 
 macro_rules! messages {
-    ($($(#[$doc:meta])* $name:ident = $attribute:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $attribute:path;)*) => {
         /// A message of communication management.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum CmMessage {
@@ -93,27 +96,27 @@ macro_rules! messages {
 
 messages! {
     /// A request for a connection.
-    Req = 0x10;
+    Req = attr::REQ;
     /// The answer will take longer.
-    Mra = 0x11;
+    Mra = attr::MRA;
     /// A refusal.
-    Rej = 0x12;
+    Rej = attr::REJ;
     /// A connection is granted.
-    Rep = 0x13;
+    Rep = attr::REP;
     /// A connection is established.
-    Rtu = 0x14;
+    Rtu = attr::RTU;
     /// A request to end a connection.
-    Dreq = 0x15;
+    Dreq = attr::DREQ;
     /// A connection has ended.
-    Drep = 0x16;
+    Drep = attr::DREP;
     /// A request for the QP of a service.
-    SidrReq = 0x17;
+    SidrReq = attr::SIDR_REQ;
     /// The QP of a service.
-    SidrRep = 0x18;
+    SidrRep = attr::SIDR_REP;
     /// An alternate path.
-    Lap = 0x19;
+    Lap = attr::LAP;
     /// The answer to an alternate path.
-    Apr = 0x1a;
+    Apr = attr::APR;
 }
 
 /// A MAD of communication management.

@@ -10,7 +10,7 @@ use super::error::AttachError;
 use super::memory::MappedRing;
 use super::ring::{Kind, Producer};
 use super::{MAX_FRAME, MAX_TAG, doorbell};
-use crate::host::{Control, Mapping, Membership, SegmentError};
+use crate::host::{Control, Mapping, Membership, SegmentError, ring};
 
 /// The way to one slot. Shared by the threads of this process.
 #[derive(Debug, Default)]
@@ -189,10 +189,4 @@ impl Drop for LaneGuard<'_> {
             route.producer.prepare();
         }
     }
-}
-
-/// Writes one byte into a FIFO. If it is full, its reader has reason enough to wake.
-#[cold]
-pub(super) fn ring(fifo: &OwnedFd) {
-    while rustix::io::write(fifo, &[1]) == Err(rustix::io::Errno::INTR) {}
 }

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use super::doorbell;
 use super::error::InUse;
-use super::lane;
 use super::memory::MappedRing;
 use super::ring::{Consumer, Damaged, Kind, Step};
-use crate::host::{Membership, SLOTS};
+use crate::host::{Membership, SLOTS, ring};
 
 /// A frame, as long as it is in the ring.
 #[derive(Debug, Clone, Copy)]
@@ -315,7 +314,7 @@ impl Inbound {
         if let Some((_, fifo)) = &self.wake {
             // The request is cleared first: a writer that asks again after the wake-up asks anew.
             self.consumer.woken();
-            lane::ring(fifo);
+            ring(fifo);
             counters.space_wakeups += 1;
         }
     }

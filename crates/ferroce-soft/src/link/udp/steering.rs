@@ -21,6 +21,10 @@ use libc::{
     sock_filter,
 };
 
+use ferroce_wire::cm::attr;
+
+use crate::engine::GSI_HEADERS;
+
 use super::cmsg::Control;
 use super::name::SockName;
 use super::open::UdpPort;
@@ -35,13 +39,13 @@ const PROBE: u8 = 0xff;
 const PROBE_LEN: usize = 1 + 2 + 8;
 /// Where the top byte of the destination QPN is in a BTH (IBTA 9.2).
 pub(super) const SLOT_OFFSET: usize = 5;
-/// Where the MAD is in a datagram to queue pair 1: behind BTH and DETH.
-const MAD_OFFSET: u32 = 20;
-/// Attribute ids of the messages of communication management (IBTA 16.7.2) that do not begin with two communication ids, of
-/// which the second is the receiver's. The top byte of such an id, or of a SIDR request's, is its owner's slot.
-const CM_REQ: u32 = 0x10;
-const CM_SIDR_REQ: u32 = 0x17;
-const CM_SIDR_REP: u32 = 0x18;
+/// Where the MAD is in a datagram to queue pair 1.
+const MAD_OFFSET: u32 = GSI_HEADERS as u32;
+/// The messages that do not begin with two communication ids, of which the second is the receiver's: see
+/// [`ferroce_wire::cm::Destination`], of which the program is the part that it can know.
+const CM_REQ: u32 = attr::REQ as u32;
+const CM_SIDR_REQ: u32 = attr::SIDR_REQ as u32;
+const CM_SIDR_REP: u32 = attr::SIDR_REP as u32;
 /// Which index no socket has.
 const NO_SOCKET: u32 = u32::MAX;
 

@@ -227,10 +227,10 @@ impl Requester {
     }
 
     fn send_packet(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, position: u32) -> Emitted {
-        let Some(to) = cx.conn.peer() else { return Emitted::Unreadable };
         let wqe = self.queue.get(position);
         let index = psn_diff(self.tx, wqe.first_psn) as u32;
         if wqe.has_response() {
+            let Some(to) = cx.conn.peer() else { return Emitted::Unreadable };
             let sges = self.queue.sges(position);
             let Some((header, packets)) = response_request(cx, wqe, sges, self.tx) else { return Emitted::Unreadable };
             let emitted = emit(tx, to, header, 0, |_| true);
