@@ -1,13 +1,17 @@
 //! Contexts that open and close on the UDP port beside a connection: it must not notice, and the port must not be shared by those
 //! who cannot agree on it.
 
+use ferroce_soft::host::Registry;
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
     Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcStatus,
     WorkCompletion,
 };
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -142,6 +146,68 @@ fn packets_find_their_socket_again_after_others_closed() {
             }
             assert!(Instant::now() < deadline, "packets still go astray");
         }
+    }
+}
+
+/// Says where the registry is to the copy of this program that is to be killed.
+const VICTIM: &str = "FERROCE_TEST_CHURN_VICTIM";
+
+/// Holds two contexts until it is killed, if this is the copy that is to be.
+fn be_the_victim() {
+    let Some(registry) = std::env::var_os(VICTIM) else { return };
+    let _contexts = [open(Path::new(&registry)), open(Path::new(&registry))];
+    println!("open");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Starts the victim, waits until it has its contexts, kills it.
+fn kill_one(registry: &Path) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "packets_find_their_socket_again_after_others_were_killed", "--nocapture"])
+        .env(VICTIM, registry)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with("open")), "the victim opens no context");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A probe to an index that no socket had was once believed by whoever the kernel gave it to: then packets went astray where
+/// nobody had been killed since, until the next probes.
+#[test]
+fn packets_find_their_socket_again_after_others_were_killed() {
+    const EXCHANGES: u32 = 500;
+    be_the_victim();
+    ferroce_testing::isolate();
+    let directory = tempfile::tempdir().unwrap();
+    let registry = directory.path().join("registry");
+    let mut number = 0;
+    for _ in 0..4 {
+        kill_one(&registry);
+        // Finds the dead, and makes the others look for their sockets.
+        let (a, b) = pair(&registry);
+        kill_one(&registry);
+        let (c, d) = pair(&registry);
+        let deadline = Instant::now() + PATIENCE;
+        let strays = || [&a, &b, &c, &d].iter().map(|end| end.strays()).sum::<u64>();
+        let (mut before, mut clean) = (strays(), 0);
+        while clean < EXCHANGES {
+            for (from, to) in [(&a, &b), (&d, &c)] {
+                exchange(from, to, number);
+            }
+            number += 1;
+            let now = strays();
+            clean = if now == before { clean + 1 } else { 0 };
+            before = now;
+            assert!(Instant::now() < deadline, "packets still go astray");
+        }
+        let contexts = Registry::list(Some(&registry)).unwrap();
+        let indices: BTreeSet<u32> = contexts.iter().filter(|slot| slot.alive).map(|slot| slot.udp_index).collect();
+        assert_eq!(indices, (1..=4).collect(), "{contexts:?}");
     }
 }
 

@@ -206,7 +206,7 @@ fn join_port(membership: &Membership, config: &UdpConfig) -> Result<UdpPort, Ope
             std::thread::sleep(Duration::from_millis(5));
         }
         admin.add_socket(inode);
-        steering::attach(membership, &udp);
+        steering::attach(admin, &udp);
         Ok(udp)
     })?
 }
