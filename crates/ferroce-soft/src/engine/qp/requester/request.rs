@@ -9,7 +9,7 @@ use ferroce_wire::{AtomicEth, Ext, Opcode, Reth, psn_diff};
 
 /// Packets of response that one read request asks for. A longer read is asked for in pieces, so that what is in flight
 /// towards us is bounded like what is in flight from us.
-const READ_CHUNK: u32 = 64;
+pub(super) const READ_CHUNK: u32 = 64;
 
 /// The request packet of a read (from the packet with `psn` on) or atomic, and how many PSNs it covers. `None` if the local
 /// buffers cannot take the result.

@@ -2,6 +2,7 @@
 
 use super::super::Cx;
 use super::recovery::Resend;
+use super::request::READ_CHUNK;
 use super::window::{flow, flow_bytes};
 use super::{Requester, SendFailed};
 use crate::engine::{Nanos, count, sgl};
@@ -89,7 +90,9 @@ impl Requester {
         let index = psn_diff(psn, wqe.first_psn) as u32;
         let offset = u64::from(index) * u64::from(cx.conn.mtu.bytes());
         let expected = (u64::from(wqe.len) - offset).min(u64::from(cx.conn.mtu.bytes()));
-        if payload.len() as u64 != expected {
+        // Each piece of a read is a request of its own, and its responses end where it does.
+        let ends = index + 1 == wqe.packets || (index + 1).is_multiple_of(READ_CHUNK);
+        if payload.len() as u64 != expected || ends != matches!(opcode.position(), Position::Last | Position::Only) {
             return self.fail(cx, WcStatus::BadRespErr);
         }
         if !payload.is_empty()
@@ -97,7 +100,7 @@ impl Requester {
         {
             return self.fail(cx, WcStatus::LocProtErr);
         }
-        if matches!(opcode.position(), Position::Last | Position::Only) {
+        if ends {
             self.reads = self.reads.saturating_sub(1);
         }
         self.progress_to(cx, psn_add(psn, 1));
