@@ -19,7 +19,7 @@ pub enum LinkMode {
 pub struct SoftConfig {
     /// Which link carries what is sent. Every context receives from both.
     pub link: LinkMode,
-    /// Write every UDP packet, both ways, to this pcap file.
+    /// Write every packet, both ways, to this pcap file: those that go through shared memory as they would be on the wire.
     pub capture: Option<PathBuf>,
     /// Faults to inject into what is sent over UDP and shared memory.
     pub fault: Option<crate::FaultConfig>,

@@ -213,13 +213,13 @@ fn decode(file: &Path) -> Decoded {
     decoded
 }
 
-fn check_every_opcode(ip: &str) {
+fn check_every_opcode(link: LinkMode, ip: &str) {
     ferroce_testing::isolate();
     let directory = tempfile::tempdir().unwrap();
     let [ours, theirs] = ["a.pcap", "b.pcap"].map(|name| directory.path().join(name));
     let ip = ip.parse().unwrap();
-    let a = End::open(LinkMode::Udp, ip, Some(&ours));
-    let b = End::open(LinkMode::Udp, ip, Some(&theirs));
+    let a = End::open(link, ip, Some(&ours));
+    let b = End::open(link, ip, Some(&theirs));
     traffic(&a, &b);
     // What is buffered is written when a context goes.
     drop((a, b));
@@ -253,26 +253,21 @@ fn wait_for(file: &Path) -> Decoded {
 
 #[test]
 fn every_opcode_over_ipv4() {
-    check_every_opcode("127.0.0.1");
+    check_every_opcode(LinkMode::Udp, "127.0.0.1");
 }
 
 #[test]
 fn every_opcode_over_ipv6() {
-    check_every_opcode("::1");
+    check_every_opcode(LinkMode::Udp, "::1");
 }
 
-/// A capture holds what goes over UDP: connections through shared memory do not show up in it, datagrams do.
+/// What goes through shared memory is in a capture as if it went over the wire.
 #[test]
-fn shared_memory_is_not_captured() {
-    ferroce_testing::isolate();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("a.pcap");
-    let ip = "127.0.0.1".parse().unwrap();
-    let (a, b) = (End::open(LinkMode::Auto, ip, Some(&file)), End::open(LinkMode::Auto, ip, None));
-    traffic(&a, &b);
-    drop((a, b));
-    std::thread::sleep(Duration::from_millis(300));
-    let opcodes = decode(&file).opcodes;
-    let datagrams = [Opcode::UdSendOnly, Opcode::UdSendOnlyImm].map(Opcode::to_u8);
-    assert!(opcodes.keys().all(|opcode| datagrams.contains(opcode)), "{opcodes:?}");
+fn every_opcode_over_shared_memory() {
+    check_every_opcode(LinkMode::Shm, "127.0.0.1");
+}
+
+#[test]
+fn every_opcode_over_shared_memory_with_ipv6_addresses() {
+    check_every_opcode(LinkMode::Shm, "::1");
 }

@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `FERROCE_DEVICE` | the device that [`open`] takes when it is given no name |
 //! | `FERROCE_LINK` | `auto`, `udp` or `shm`: the link that the software device sends on |
-//! | `FERROCE_CAPTURE` | a pcap file that gets every UDP packet of the software device |
+//! | `FERROCE_CAPTURE` | a pcap file that gets every packet of the software device |
 //! | `FERROCE_FAULT` | faults to inject, such as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7` |
 //! | `FERROCE_RUNTIME_DIR` | where the software devices of one user find each other |
 #![forbid(unsafe_code)]

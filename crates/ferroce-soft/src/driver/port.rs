@@ -70,6 +70,9 @@ pub(crate) struct Port {
     pub(crate) gids: Gids,
     /// Faults for what goes through shared memory; UDP has its own.
     pub(super) shm_faults: Option<Mutex<FaultInjector>>,
+    pub(super) capture: Option<Capture>,
+    /// Neither faults nor a capture: what the fast path asks.
+    pub(super) plain: bool,
     pub(super) strays: AtomicU64,
     /// A probe came back: the account of who has which socket is right for this one.
     pub(super) confirmed: AtomicBool,
@@ -226,7 +229,10 @@ impl Port {
             None => None,
         };
         let plan = config.fault.as_ref().map(FaultConfig::plan);
-        let udp = join_port(&membership, &UdpConfig { faults: plan.clone(), capture, ..UdpConfig::default() })?;
+        let udp = join_port(
+            &membership,
+            &UdpConfig { faults: plan.clone(), capture: capture.clone(), ..UdpConfig::default() },
+        )?;
         let gids = Gids::open()?;
         let shm_tx = ShmSender::new(membership.clone())?;
         let rx = Mutex::new(Rx::new(ShmReceiver::new(membership.clone())?));
@@ -239,6 +245,8 @@ impl Port {
             udp_tx,
             rx,
             gids,
+            plain: plan.is_none() && capture.is_none(),
+            capture,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
             confirmed: AtomicBool::new(false),

@@ -1,3 +1,4 @@
+use super::frames;
 use super::port::{Port, Who};
 use super::steering;
 use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
@@ -103,6 +104,9 @@ impl Rx {
         let mut now = None;
         shm.poll_frames(SHM_BUDGET, |frame| {
             let now = *now.get_or_insert_with(|| port.refresh_now());
+            if let Some(capture) = &port.capture {
+                frames::received(capture, engine, frame.tag, frame.bytes);
+            }
             let mut note = |qp, want| note(wants, deferred, patient, qp, want);
             match frame.tag {
                 TAG_BARE => engine.receive(&Origin::Host { slot: frame.slot }, frame.bytes, now, &mut note),

@@ -1,3 +1,4 @@
+use super::frames::{self, Path};
 use super::port::Port;
 use crate::config::LinkMode;
 use crate::engine::{PacketTx, To};
@@ -15,6 +16,12 @@ pub(super) const TAG_BARE: u32 = 0;
 /// The frame is a packet with its addresses before it: a datagram, or what came by UDP to the wrong process.
 pub(super) const TAG_ADDRESSED: u32 = 1;
 
+/// Bytes that precede the packet in a frame with `tag`.
+#[inline]
+pub(super) const fn prefix_of(tag: u32) -> usize {
+    if tag == TAG_BARE { 0 } else { PREFIX }
+}
+
 /// Writes the addresses that precede a packet.
 pub(super) fn put_prefix(out: &mut [u8], src: IpAddr, dst: IpAddr, tos: u8, ttl: u8) {
     out[..16].copy_from_slice(&Gid::from(src).to_bytes());
@@ -31,6 +38,8 @@ pub(super) struct HostTx<'a> {
     reserved: Reserved,
     /// How long the packet is for which there is room in the lane, with all that precedes it, and its tag.
     frame: (usize, u32),
+    /// Where that packet goes, if it is to be captured.
+    path: Option<Path>,
     /// Takes what has nowhere to go.
     void: Vec<u8>,
 }
@@ -44,7 +53,7 @@ enum Reserved {
 
 impl<'a> HostTx<'a> {
     pub(super) fn new(port: &'a Port) -> Self {
-        Self { port, lane: None, udp: None, reserved: Reserved::None, frame: (0, 0), void: Vec::new() }
+        Self { port, lane: None, udp: None, reserved: Reserved::None, frame: (0, 0), path: None, void: Vec::new() }
     }
 
     /// The slot whose lane leads to the peer, if shared memory does.
@@ -69,25 +78,27 @@ impl<'a> HostTx<'a> {
         }
     }
 
-    /// A packet that would be corrupted is lost: shared memory has no checksum by which the receiver could tell.
+    /// With faults or a capture. A packet that would be corrupted is lost: shared memory has no checksum by which the receiver
+    /// could tell.
     #[cold]
-    fn commit_with_faults(&mut self) {
-        let (Some((_, lane)), Some(faults)) = (&mut self.lane, &self.port.shm_faults) else { return };
+    fn commit_decorated(&mut self) {
+        let Some((_, lane)) = &mut self.lane else { return };
         let (len, tag) = self.frame;
-        let verdict = faults.lock().decide(Duration::from_nanos(self.port.now()), len);
-        if verdict.copies == 0 || verdict.corrupt.is_some() {
-            return;
-        }
-        let copy = match lane.reserve(len, tag) {
-            Some(frame) if verdict.copies > 1 => frame.to_vec(),
-            _ => Vec::new(),
+        let now = Duration::from_nanos(self.port.now());
+        let verdict = self.port.shm_faults.as_ref().map(|faults| faults.lock().decide(now, len));
+        let copies = match verdict {
+            Some(verdict) if verdict.corrupt.is_some() => 0,
+            Some(verdict) => verdict.copies,
+            None => 1,
         };
-        lane.commit();
-        if !copy.is_empty()
-            && let Some(frame) = lane.reserve(len, tag)
-        {
-            frame.copy_from_slice(&copy);
+        let Some(frame) = lane.reserve(len, tag).map(|frame| frame.to_vec()) else { return };
+        for _ in 0..copies {
+            let Some(copy) = lane.reserve(len, tag) else { return };
+            copy.copy_from_slice(&frame);
             lane.commit();
+            if let (Some(capture), Some(path)) = (&self.port.capture, self.path) {
+                frames::sent(capture, path, &frame[prefix_of(tag)..]);
+            }
         }
     }
 
@@ -117,7 +128,8 @@ impl PacketTx for HostTx<'_> {
             return Some(self.reserve_udp(to, len));
         }
         let (_, lane) = self.lane.as_mut()?;
-        let (prefix, tag) = if to.datagram { (PREFIX, TAG_ADDRESSED) } else { (0, TAG_BARE) };
+        let tag = if to.datagram { TAG_ADDRESSED } else { TAG_BARE };
+        let prefix = prefix_of(tag);
         let mut room = lane.reserve(prefix + len, tag).is_some();
         if !room && !lane.request_space_wakeup() {
             room = lane.reserve(prefix + len, tag).is_some();
@@ -128,6 +140,9 @@ impl PacketTx for HostTx<'_> {
         }
         self.reserved = Reserved::Lane;
         self.frame = (prefix + len, tag);
+        if !self.port.plain {
+            self.path = Some(Path::to(to));
+        }
         // Reserved once more: a reservation is only a position, and the borrow of the one above has ended.
         let frame = lane.reserve(prefix + len, tag)?;
         if prefix != 0 {
@@ -141,8 +156,8 @@ impl PacketTx for HostTx<'_> {
         match std::mem::replace(&mut self.reserved, Reserved::None) {
             Reserved::None => {}
             Reserved::Lane => {
-                if self.port.shm_faults.is_some() {
-                    self.commit_with_faults();
+                if !self.port.plain {
+                    self.commit_decorated();
                 } else if let Some((_, lane)) = &mut self.lane {
                     lane.commit();
                 }

@@ -238,6 +238,13 @@ impl Engine {
         }
     }
 
+    /// Where the queue pair that a packet is for has its peer, if it is connected.
+    pub(crate) fn av_of(&self, packet: &[u8]) -> Option<Arc<Av>> {
+        let (headers, _) = ferroce_wire::Headers::parse(packet).ok()?;
+        let qpn = headers.bth.dest_qpn;
+        self.qps.get(qpn & 0xffff).as_ref().filter(|qp| qp.qpn == qpn)?.av()
+    }
+
     fn receive_multicast(&self, origin: &Origin, packet: &Packet<'_>, now: Nanos) {
         let Origin::Net { dst, .. } = *origin else { return };
         let members = match self.groups.read().get(&Gid::from(dst)) {

@@ -149,6 +149,11 @@ impl QueuePair {
         self.inner.lock().conn.state
     }
 
+    /// Where the peer is, if it is connected.
+    pub(crate) fn av(&self) -> Option<Arc<Av>> {
+        self.inner.lock().conn.av.clone()
+    }
+
     pub(crate) fn query(&self) -> QpAttr {
         self.inner.lock().conn.query()
     }
