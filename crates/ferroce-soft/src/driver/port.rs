@@ -321,7 +321,16 @@ impl Port {
     }
 
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("strays", self.strays())]
+        let mut counters = vec![("strays", self.strays())];
+        counters.extend(self.udp.counters().read().named());
+        if let Ok(drops) = self.udp.receive_drops() {
+            counters.push(("udp_rcvd_drops", drops.into()));
+        }
+        counters.extend(self.rx.lock().shm.counters().named());
+        if let Some(capture) = &self.capture {
+            counters.push(("capture_missed", capture.missed()));
+        }
+        counters
     }
 
     pub(crate) fn strays(&self) -> u64 {

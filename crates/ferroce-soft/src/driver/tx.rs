@@ -131,7 +131,8 @@ impl PacketTx for HostTx<'_> {
         let tag = if to.datagram { TAG_ADDRESSED } else { TAG_BARE };
         let prefix = prefix_of(tag);
         let mut room = lane.reserve(prefix + len, tag).is_some();
-        if !room && !lane.request_space_wakeup() {
+        // While the program polls it looks again soon, and a wake-up would only put a second thread in its way.
+        if !room && !self.port.driver_ticks() && !lane.request_space_wakeup() {
             room = lane.reserve(prefix + len, tag).is_some();
         }
         if !room {

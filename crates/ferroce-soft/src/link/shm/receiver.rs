@@ -36,6 +36,17 @@ pub struct ReceiverCounters {
     pub rings_retired: u64,
 }
 
+impl ReceiverCounters {
+    /// The counters under the names that a device gives them.
+    pub fn named(self) -> [(&'static str, u64); 3] {
+        [
+            ("shm_rings_shut", self.rings_shut),
+            ("shm_space_wakeups", self.space_wakeups),
+            ("shm_rings_retired", self.rings_retired),
+        ]
+    }
+}
+
 #[derive(Debug)]
 struct Inbound {
     slot: u8,

@@ -26,6 +26,13 @@ macro_rules! counters {
             $($($(#[$doc])* pub $name: u64,)*)*
         }
 
+        impl UdpStatistics {
+            /// The counters under the names that a device gives them: those of the fields after `udp_`.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$($((concat!("udp_", stringify!($name)), self.$name),)*)*].into_iter()
+            }
+        }
+
         impl UdpCounters {
             /// The values now. Each is read by itself: two of them may be an event apart.
             #[must_use]
