@@ -1,5 +1,7 @@
 use super::table::Table;
+use arc_swap::Guard;
 use ferroce_verbs::{Access, Region};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +12,7 @@ pub(crate) struct MemoryRegion {
     pub(crate) pd: u32,
     pub(crate) access: Access,
     pub(crate) region: Region,
-    /// Cleared by a send with invalidate.
+    /// Cleared by a send with invalidate, and when the key ends.
     valid: AtomicBool,
 }
 
@@ -47,15 +49,39 @@ impl MrTable {
     }
 
     pub(crate) fn remove(&self, key: u32) {
-        self.table.remove(key >> TAG_BITS);
+        if let Some(mr) = self.table.remove(key >> TAG_BITS) {
+            mr.valid.store(false, Ordering::Release);
+        }
     }
 
     pub(crate) fn len(&self) -> u32 {
         self.table.len()
     }
 
+    /// Makes `key` invalid for good, as a send with invalidate asks. Only a region with remote access can be.
+    pub(crate) fn invalidate(&self, key: u32, pd: u32) -> Result<(), KeyError> {
+        let guard = self.table.get(key >> TAG_BITS);
+        let Some(mr) = guard.as_ref() else { return Err(KeyError) };
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let ok = mr.key == key && mr.pd == pd && mr.access.intersects(remote);
+        if ok && mr.valid.swap(false, Ordering::AcqRel) { Ok(()) } else { Err(KeyError) }
+    }
+}
+
+/// Looks regions up for one turn of a queue pair, and keeps the last one: the packets of a message are mostly of one region, and a
+/// look into the table is two locked instructions, each of which waits for the copy before it.
+pub(crate) struct MrLookup<'a> {
+    table: &'a MrTable,
+    last: RefCell<Guard<Option<Arc<MemoryRegion>>>>,
+}
+
+impl<'a> MrLookup<'a> {
+    pub(crate) fn new(table: &'a MrTable) -> Self {
+        Self { table, last: RefCell::new(Guard::from_inner(None)) }
+    }
+
     /// Calls `f` with the region that `key` names and the offset of `addr` in it, if the key allows protection domain `pd` to do
-    /// `need` to all of `len` bytes there. The region cannot be freed while `f` runs.
+    /// `need` to all of `len` bytes there. The region cannot be freed while `f` runs; `f` must not look up another one.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -66,22 +92,16 @@ impl MrTable {
         need: Access,
         f: impl FnOnce(&Region, usize) -> R,
     ) -> Result<R, KeyError> {
-        let guard = self.table.get(key >> TAG_BITS);
-        let Some(mr) = guard.as_ref() else { return Err(KeyError) };
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|mr| mr.key != key) {
+            *last = self.table.table.get(key >> TAG_BITS);
+        }
+        let Some(mr) = last.as_ref() else { return Err(KeyError) };
         let ok = mr.key == key
             && mr.pd == pd
             && mr.access.contains(need)
             && mr.region.contains(addr, len)
             && mr.valid.load(Ordering::Acquire);
         if ok { Ok(f(&mr.region, mr.region.offset_of(addr))) } else { Err(KeyError) }
-    }
-
-    /// Makes `key` invalid for good, as a send with invalidate asks. Only a region with remote access can be.
-    pub(crate) fn invalidate(&self, key: u32, pd: u32) -> Result<(), KeyError> {
-        let guard = self.table.get(key >> TAG_BITS);
-        let Some(mr) = guard.as_ref() else { return Err(KeyError) };
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let ok = mr.key == key && mr.pd == pd && mr.access.intersects(remote);
-        if ok && mr.valid.swap(false, Ordering::AcqRel) { Ok(()) } else { Err(KeyError) }
     }
 }

@@ -1,11 +1,11 @@
 //! Copies between packets and the memory that scatter/gather lists name.
 
-use super::mr::{KeyError, MrTable};
+use super::mr::{KeyError, MrLookup};
 use ferroce_verbs::{Access, Sge};
 
 /// Fills `out` with what lies `offset` bytes into the list.
 #[inline]
-pub(crate) fn gather(mrs: &MrTable, pd: u32, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), KeyError> {
+pub(crate) fn gather(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), KeyError> {
     if let [sge] = sges {
         let addr = sge.addr.wrapping_add(offset);
         return mrs
@@ -22,7 +22,7 @@ pub(crate) fn gather(mrs: &MrTable, pd: u32, sges: &[Sge], offset: u64, out: &mu
 
 /// Writes `bytes` to what lies `offset` bytes into the list. The caller knows that they fit.
 #[inline]
-pub(crate) fn scatter(mrs: &MrTable, pd: u32, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), KeyError> {
+pub(crate) fn scatter(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), KeyError> {
     let mut bytes = bytes;
     walk(sges, offset, bytes.len(), |sge, addr, len| {
         let (part, rest) = bytes.split_at(len);
@@ -32,7 +32,7 @@ pub(crate) fn scatter(mrs: &MrTable, pd: u32, sges: &[Sge], offset: u64, bytes: 
 }
 
 /// Checks that every element may be used for `need`. Elements of length 0 name no memory, so their key does not matter.
-pub(crate) fn check(mrs: &MrTable, pd: u32, sges: &[Sge], need: Access) -> Result<(), KeyError> {
+pub(crate) fn check(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], need: Access) -> Result<(), KeyError> {
     for sge in sges.iter().filter(|sge| sge.length != 0) {
         mrs.with(sge.lkey, pd, sge.addr, u64::from(sge.length), need, |_, _| ())?;
     }

@@ -74,8 +74,7 @@ impl Incoming {
             if end > self.wqe.capacity() {
                 return Err(Fault::TooLong);
             }
-            sgl::scatter(&cx.engine.mrs, cx.qp.pd, &self.wqe.sges, received, payload)
-                .map_err(|_| Fault::LocalProtection)?;
+            sgl::scatter(&cx.mrs, cx.qp.pd, &self.wqe.sges, received, payload).map_err(|_| Fault::LocalProtection)?;
         }
         let position = headers.bth.opcode.position();
         if matches!(position, Position::First | Position::Middle) {
@@ -110,8 +109,7 @@ impl Incoming {
                 return Err(Fault::InvalidRequest);
             }
             if len != 0 {
-                cx.engine
-                    .mrs
+                cx.mrs
                     .with(reth.rkey, cx.qp.pd, reth.va, len, Access::REMOTE_WRITE, |_, _| ())
                     .map_err(|_| Fault::RemoteAccess)?;
             }
@@ -134,8 +132,7 @@ impl Incoming {
         }
         if !payload.is_empty() {
             let to = va.wrapping_add(received);
-            cx.engine
-                .mrs
+            cx.mrs
                 .with(rkey, cx.qp.pd, to, payload.len() as u64, Access::REMOTE_WRITE, |region, at| {
                     region.write(at, payload).is_ok()
                 })

@@ -9,6 +9,7 @@ mod uc;
 
 pub(crate) use conn::Conn;
 
+use super::mr::MrLookup;
 use super::recv::{RecvQueue, RecvWqe, Taken};
 use super::sendq::Datagram;
 use super::tx::{Av, PacketTx};
@@ -30,6 +31,13 @@ pub(crate) struct Cx<'a> {
     engine: &'a Engine,
     qp: &'a QueuePair,
     conn: &'a Conn,
+    mrs: MrLookup<'a>,
+}
+
+impl<'a> Cx<'a> {
+    fn new(engine: &'a Engine, qp: &'a QueuePair, conn: &'a Conn) -> Self {
+        Self { engine, qp, conn, mrs: MrLookup::new(&engine.mrs) }
+    }
 }
 
 /// How many packets one queue pair may send before others have their turn.
@@ -192,7 +200,7 @@ impl QueuePair {
         }
         conn.state = to;
         inner.conn = conn;
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         match to {
             QpState::Reset => {
                 inner.requester.reset(&cx, 0);
@@ -209,7 +217,7 @@ impl QueuePair {
         }
         // Only new counts begin anew: otherwise draining now and then would put off the end of a dead connection.
         if attr.retry_cnt.is_some() || attr.rnr_retry.is_some() {
-            inner.requester.reload(&Cx { engine, qp: self, conn: &inner.conn });
+            inner.requester.reload(&Cx::new(engine, self, &inner.conn));
         }
         self.state.store(to as u8, Ordering::SeqCst);
         if self.srq.is_none() {
@@ -251,7 +259,7 @@ impl QueuePair {
 
     /// Completes all that is outstanding as flushed (IBTA 10.3.1.5).
     fn flush(&self, engine: &Engine, inner: &mut Inner) {
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         inner.receiver.fail(&cx, WcStatus::WrFlushErr);
         inner.requester.flush(&cx);
         if self.srq.is_some() {
@@ -276,7 +284,7 @@ impl QueuePair {
             self.enter_err(engine, inner, None);
         } else {
             self.set_state(inner, QpState::Sqe);
-            let cx = Cx { engine, qp: self, conn: &inner.conn };
+            let cx = Cx::new(engine, self, &inner.conn);
             inner.requester.flush(&cx);
         }
     }
@@ -304,7 +312,7 @@ impl QueuePair {
         let inner = &mut *guard;
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            let cx = Cx { engine, qp: self, conn: &inner.conn };
+            let cx = Cx::new(engine, self, &inner.conn);
             let posted = match inner.conn.state {
                 state @ (QpState::Reset | QpState::Init | QpState::Rtr) => {
                     Err(Error::State { what: "post_send", state })
@@ -318,7 +326,7 @@ impl QueuePair {
         }
         match inner.conn.state {
             QpState::Err | QpState::Sqe => {
-                let cx = Cx { engine, qp: self, conn: &inner.conn };
+                let cx = Cx::new(engine, self, &inner.conn);
                 inner.requester.flush(&cx);
             }
             _ => {
@@ -362,7 +370,7 @@ impl QueuePair {
         let inner = &mut *guard;
         let mut budget = Budget(Budget::TURN);
         let mut status = TxStatus::Idle;
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         if inner.conn.sends() {
             status = inner.requester.transmit(&cx, tx, &mut budget);
             if inner.requester.reap_failed(&cx).is_err() {
@@ -376,7 +384,7 @@ impl QueuePair {
         if let Receiver::Rc(responder) = &mut inner.receiver
             && status != TxStatus::LinkFull
         {
-            let cx = Cx { engine, qp: self, conn: &inner.conn };
+            let cx = Cx::new(engine, self, &inner.conn);
             let answered = responder.transmit(&cx, tx, &mut budget);
             if status == TxStatus::Idle {
                 status = answered;
@@ -396,7 +404,7 @@ impl QueuePair {
     }
 
     fn arm_timer(self: &Arc<Self>, engine: &Engine, inner: &mut Inner, now: Nanos) {
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         if !inner.conn.sends() || self.qp_type != QpType::Rc {
             return;
         }
@@ -418,7 +426,7 @@ impl QueuePair {
         if !inner.conn.sends() {
             return;
         }
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         if let Err(SendFailed) = inner.requester.on_timer(&cx, now) {
             self.on_send_failed(engine, inner);
         }
@@ -451,7 +459,7 @@ impl QueuePair {
             count(&engine.counters.wrong_source);
             return Wants::Nothing;
         }
-        let cx = Cx { engine, qp: self, conn: &inner.conn };
+        let cx = Cx::new(engine, self, &inner.conn);
         match &mut inner.receiver {
             Receiver::Rc(responder) => match opcode.operation() {
                 Operation::Ack | Operation::ReadResponse | Operation::AtomicAck => {
@@ -562,7 +570,7 @@ fn receive_datagram(cx: &Cx<'_>, wqe: &mut RecvWqe, origin: &Origin, packet: &Pa
     // UDP, BTH, DETH, payload, pad and ICRC, as a header on the wire would count them.
     let payload_len = (8 + packet.headers.len() + packet.payload.len().next_multiple_of(4) + 4) as u16;
     Grh { ip, tclass: tos, hop_limit: ttl, flow_label: 0, payload_len }.emit(&mut grh);
-    let mrs = &cx.engine.mrs;
+    let mrs = &cx.mrs;
     let written = super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, 0, &grh)
         .and_then(|()| super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, GRH_LEN as u64, packet.payload));
     if written.is_err() {

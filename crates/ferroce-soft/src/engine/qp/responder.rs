@@ -258,8 +258,7 @@ impl Responder {
             return Err(Fault::InvalidRequest);
         }
         if len != 0 {
-            cx.engine
-                .mrs
+            cx.mrs
                 .with(reth.rkey, cx.qp.pd, reth.va, len, Access::REMOTE_READ, |_, _| ())
                 .map_err(|_| Fault::RemoteAccess)?;
         }
@@ -282,7 +281,6 @@ impl Responder {
         }
         let swap = opcode.operation() == Operation::CompareSwap;
         let original = cx
-            .engine
             .mrs
             .with(atomic.rkey, cx.qp.pd, atomic.va, 8, Access::REMOTE_ATOMIC, |region, at| {
                 region.update_u64(at, |old| {
@@ -410,8 +408,7 @@ impl Response {
             (false, true) => (Opcode::RcReadResponseLast, Ext::Aeth(aeth)),
         };
         let emitted = emit(tx, to, Header::new(opcode, self.psn, ext), len as usize, |out| {
-            cx.engine
-                .mrs
+            cx.mrs
                 .with(rkey, cx.qp.pd, *va, u64::from(len), Access::REMOTE_READ, |region, at| {
                     region.read(at, out).is_ok()
                 })

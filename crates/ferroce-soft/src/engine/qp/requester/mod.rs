@@ -278,7 +278,7 @@ impl Requester {
                 out.copy_from_slice(&bytes[offset as usize..offset as usize + out.len()]);
                 true
             }
-            None => sgl::gather(&cx.engine.mrs, cx.qp.pd, self.queue.sges(position), offset, out).is_ok(),
+            None => sgl::gather(&cx.mrs, cx.qp.pd, self.queue.sges(position), offset, out).is_ok(),
         }
     }
 

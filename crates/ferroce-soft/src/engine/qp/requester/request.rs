@@ -16,7 +16,7 @@ pub(super) const READ_CHUNK: u32 = 64;
 pub(super) fn response_request(cx: &Cx<'_>, wqe: &SendWqe, sges: &[Sge], psn: u32) -> Option<(Header, u32)> {
     let index = psn_diff(psn, wqe.first_psn) as u32;
     let offset = u64::from(index) * u64::from(cx.conn.mtu.bytes());
-    if index == 0 && wqe.len != 0 && sgl::check(&cx.engine.mrs, cx.qp.pd, sges, Access::LOCAL_WRITE).is_err() {
+    if index == 0 && wqe.len != 0 && sgl::check(&cx.mrs, cx.qp.pd, sges, Access::LOCAL_WRITE).is_err() {
         return None;
     }
     let (opcode, ext, packets) = match wqe.op {

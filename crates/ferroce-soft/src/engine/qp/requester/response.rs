@@ -64,7 +64,7 @@ impl Requester {
                     return self.fail(cx, WcStatus::BadRespErr);
                 }
                 let bytes = original.to_ne_bytes();
-                if sgl::scatter(&cx.engine.mrs, cx.qp.pd, self.queue.sges(head), 0, &bytes).is_err() {
+                if sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), 0, &bytes).is_err() {
                     return self.fail(cx, WcStatus::LocProtErr);
                 }
                 self.reads = self.reads.saturating_sub(1);
@@ -95,9 +95,7 @@ impl Requester {
         if payload.len() as u64 != expected || ends != matches!(opcode.position(), Position::Last | Position::Only) {
             return self.fail(cx, WcStatus::BadRespErr);
         }
-        if !payload.is_empty()
-            && sgl::scatter(&cx.engine.mrs, cx.qp.pd, self.queue.sges(head), offset, payload).is_err()
-        {
+        if !payload.is_empty() && sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), offset, payload).is_err() {
             return self.fail(cx, WcStatus::LocProtErr);
         }
         if ends {
