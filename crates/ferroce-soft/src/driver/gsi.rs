@@ -13,7 +13,11 @@ impl Port {
     /// context's communication ids.
     pub(super) fn mad_owners(&self, mad: &[u8], local: IpAddr, mut f: impl FnMut(u8)) {
         match Destination::of(mad) {
-            Some(Destination::Prefix(slot)) => f(slot),
+            // For a context that is gone somebody answers as for an id that does not exist: so the peer of a process that was
+            // killed learns that its connections are over.
+            Some(Destination::Prefix(slot)) => {
+                f(if self.membership.peer(slot).is_some() { slot } else { self.refuser() })
+            }
             Some(Destination::Service(ServiceId(id))) => {
                 let owner = self.membership.service_owner(id, Gid::from(local).to_bytes());
                 f(owner.unwrap_or_else(|| self.refuser()));
@@ -23,7 +27,7 @@ impl Port {
         }
     }
 
-    /// Whoever tells a peer that nobody has its service: this context if it can.
+    /// Whoever tells a peer that nobody has its service or connection: this context if it can.
     fn refuser(&self) -> u8 {
         let own = self.membership.slot();
         let mut first = None;

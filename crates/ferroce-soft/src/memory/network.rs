@@ -559,17 +559,15 @@ impl Inner {
             let nodes = self.nodes.range((host, 0)..=(host, u8::MAX)).map(|(_, node)| node);
             nodes.filter(|node| node.engine.gsi.has_handler()).cloned()
         };
-        let destination = Destination::of(mad);
-        let slot = match destination {
+        let slot = match Destination::of(mad) {
             Some(Destination::All) => return all().collect(),
             Some(Destination::Prefix(slot)) => Some(slot),
             Some(Destination::Service(ServiceId(id))) => self.services.get(&(host, id)).copied(),
             None => None,
         };
         let owner = slot.and_then(|slot| self.nodes.get(&(host, slot)).cloned());
-        // Somebody has to say that nobody has the service.
-        let refuser = || all().next().filter(|_| !matches!(destination, Some(Destination::Prefix(_))));
-        owner.or_else(refuser).into_iter().collect()
+        // Somebody has to say that nobody has the service or the connection.
+        owner.or_else(|| all().next()).into_iter().collect()
     }
 
     fn observe(&mut self, now: Nanos, kind: TraceKind, flight: &Flight) {

@@ -70,6 +70,18 @@ fn a_slow_nic_is_modelled_and_says_so() {
     assert!(human.out.contains("modelled"), "{}", human.out);
 }
 
+/// A process that dies sends no word to its peers: what they had with it must end all the same, and leave nothing.
+#[test]
+fn a_server_that_is_killed_and_started_anew_interrupts_only_its_own() {
+    for link in ["shm", "udp"] {
+        let args = ["--kill-every", "0.3", "--nic", "slow", "-n", "500", "--cancel", "10", "--io-threads", "4"];
+        let json = storm(&[&args[..], &["--link", link]].concat());
+        let count = |name: &str| json["runs"][0][name].as_u64().unwrap_or_else(|| panic!("no {name}: {json}"));
+        assert!(count("kills") > 0 && count("cancelled") > 0, "{json}");
+        assert!(count("interrupted") > 0 && count("interrupted") < 500, "{json}");
+    }
+}
+
 #[test]
 fn kernel_tcp_beside_it() {
     let json = storm(&["--baseline", "tcp", "--io-threads", "1,2", "-n", "200", "--policy", "all"]);

@@ -6,6 +6,7 @@ use super::message::{Way, message};
 use super::plan::{Plan, Setup};
 use super::score::Score;
 use super::side::{End, Side, choose_setup};
+use super::target::Target;
 use super::timer::Timer;
 use crate::args::Common;
 use crate::failure::Result;
@@ -23,12 +24,12 @@ pub(super) struct Client {
     pub(super) score: Score,
     pub(super) timer: Timer,
     local: SocketAddr,
-    peer: SocketAddr,
+    pub(super) target: Target,
 }
 
 impl Client {
-    /// Connects to `peer` from the address that the command line names, else from `reached_from`.
-    pub(super) fn new(common: &Common, plan: Plan, reached_from: Option<IpAddr>, peer: SocketAddr) -> Result<Self> {
+    /// Connects to `target` from the address that the command line names, else from `reached_from`.
+    pub(super) fn new(common: &Common, plan: Plan, reached_from: Option<IpAddr>, target: Target) -> Result<Self> {
         let side = Side::new(common, plan)?;
         let local = local::pick_gid(&side.context, 1, common.gid_index, reached_from)?.ip();
         Ok(Self {
@@ -36,7 +37,7 @@ impl Client {
             score: Score::new(plan.connections, plan.cancel),
             timer: Timer::default(),
             local: SocketAddr::new(local, 0),
-            peer,
+            target,
         })
     }
 
@@ -47,8 +48,10 @@ impl Client {
 
     /// Begins the next connection, if there is to be one.
     pub(super) fn begin(&self) {
-        while let Some(serial) = self.score.start() {
-            match self.begin_one(serial) {
+        while let Some(target) = self.target.aim()
+            && let Some(serial) = self.score.start()
+        {
+            match self.begin_one(serial, target) {
                 Ok(()) => return,
                 Err(failure) => {
                     self.trouble(format!("connection {serial} did not begin: {failure}"));
@@ -58,19 +61,23 @@ impl Client {
         }
     }
 
-    fn begin_one(&self, serial: u64) -> Result<()> {
+    fn begin_one(&self, serial: u64, (peer, generation): (SocketAddr, u64)) -> Result<()> {
         let lane = (serial % self.side.lanes.len() as u64) as usize;
         let buffer = self.side.pool.take()?;
         let doom = self.score.doom(serial);
         let begun = Instant::now();
         let _channel = self.side.enter();
         let id = self.side.cm.create_id(&self.side.channel, PortSpace::Tcp);
-        let conn = Conn::new(id, serial, lane, begun, buffer);
+        let conn = Conn::new(id, (serial, generation), lane, begun, buffer);
         if let Some(delay) = doom {
             self.timer.set(begun + delay, conn.clone());
         }
-        let step = choose_setup(&conn.id, self.side.plan.setup_in)
-            .and_then(|()| conn.id.resolve_addr(Some(self.local), self.peer));
+        if !self.target.enter(&conn) {
+            self.interrupt(&conn);
+            return Ok(());
+        }
+        let step =
+            choose_setup(&conn.id, self.side.plan.setup_in).and_then(|()| conn.id.resolve_addr(Some(self.local), peer));
         // It may be cancelled already.
         self.step(&conn, "resolving the address", step);
         Ok(())
@@ -86,10 +93,33 @@ impl Client {
     }
 
     fn fail(&self, conn: &Arc<Conn>, why: impl fmt::Display) {
-        if conn.close() {
+        if self.target.is_gone(conn) {
+            self.interrupt(conn);
+        } else if conn.close() {
             self.trouble(format!("connection {}: {why}", conn.serial));
             self.side.tear_down(self, conn);
         }
+    }
+
+    /// The connection's server was killed.
+    pub(super) fn interrupt(&self, conn: &Arc<Conn>) {
+        if conn.close() {
+            self.score.interrupted();
+            self.side.tear_down(self, conn);
+        }
+    }
+
+    /// There is another server, at `addr`: begins what waited for it.
+    pub(super) fn resume(&self, addr: SocketAddr) {
+        for _ in 0..self.target.found(addr) {
+            self.begin();
+        }
+    }
+
+    /// The storm cannot go on.
+    pub(super) fn give_up(&self, why: impl fmt::Display) {
+        self.side.troubles.note(why);
+        self.score.give_up();
     }
 
     fn trouble(&self, what: impl fmt::Display) {

@@ -25,6 +25,8 @@ pub(super) struct Conn {
     pub(super) id: Id,
     /// Its number at the client.
     pub(super) serial: u64,
+    /// At the client: which server it is with, of those that there were.
+    pub(super) generation: u64,
     /// Whose completion queue it has.
     pub(super) lane: usize,
     /// When the creation of its id began.
@@ -39,10 +41,17 @@ pub(super) struct Conn {
 
 impl Conn {
     /// A connection whose id holds it: until it is destroyed.
-    pub(super) fn new(id: Id, serial: u64, lane: usize, begun: Instant, buffer: Buffer) -> Arc<Self> {
+    pub(super) fn new(
+        id: Id,
+        (serial, generation): (u64, u64),
+        lane: usize,
+        begun: Instant,
+        buffer: Buffer,
+    ) -> Arc<Self> {
         let conn = Arc::new(Self {
             id,
             serial,
+            generation,
             lane,
             begun,
             buffer,

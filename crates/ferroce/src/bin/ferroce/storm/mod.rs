@@ -5,6 +5,7 @@ mod client;
 mod conn;
 mod control;
 mod inbox;
+mod kills;
 mod lane;
 mod message;
 mod nic;
@@ -14,6 +15,7 @@ mod run;
 mod score;
 mod server;
 mod side;
+mod target;
 mod timer;
 mod trouble;
 
@@ -36,7 +38,8 @@ policies other than per-id, are those of a public report on librdmacm, for which
 
 Without --connect and --listen both processes run on this machine. Setup latency is the time from the beginning of the creation of \
 the id until the connection is established at the client. CPU is the processor time of both processes. Leaked is what is left of ids, \
-connections, events, queue pairs, address handles and memory regions at both ends when all is closed; it must be 0.";
+connections, events, queue pairs, address handles and memory regions at both ends when all is closed; it must be 0. Of servers that \
+were killed only the last one has a say.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,6 +47,7 @@ Examples:
   ferroce storm --baseline tcp                         beside the same over kernel TCP
   ferroce storm --link udp --io-threads 1,8            over UDP, with 1 and with 8 IO threads
   ferroce storm --cancel 10 --connections 200000       every tenth is closed before it is established
+  ferroce storm -n 100000 --kill-every 1               the server is killed every second, and started anew
   ferroce storm --nic slow --policy all -n 2000        what the ways of closing cost on a NIC (modelled)
   ferroce storm --nic slow --setup-in io -n 2000       queue pairs are set up by the IO threads
   ferroce storm --listen 10.77.0.1                     a server
@@ -84,6 +88,9 @@ pub(crate) struct StormArgs {
     /// How long creating, moving and destroying a queue pair takes
     #[arg(long, value_enum, default_value_t = Nic::None)]
     nic: Nic,
+    /// Kill the server with SIGKILL every so many seconds and start another one; connections with it are interrupted, which is no error
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["listen", "connect", "baseline"])]
+    kill_every: Option<Duration>,
     /// Do the same over something else too
     #[arg(long, value_enum)]
     baseline: Option<Baseline>,
@@ -194,6 +201,9 @@ pub(crate) fn run(args: &StormArgs) -> Result<()> {
     let mut words: Vec<String> = ["storm", "--child"].map(String::from).to_vec();
     if let Some(device) = &args.common.device {
         words.extend(["--device".into(), device.clone()]);
+    }
+    if let Some(every) = args.kill_every {
+        return run::client_with_kills(args, &plans, &words, every);
     }
     let server = child::Server::start(&words)?;
     run::client(args, &plans, "127.0.0.1", server.port())

@@ -84,6 +84,12 @@ pub(super) struct Run {
     pub(super) window: u32,
     pub(super) connections: u64,
     pub(super) cancelled: u64,
+    /// Servers that were killed, with `--kill-every`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kills: Option<u64>,
+    /// Connections that ended because their server was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) interrupted: Option<u64>,
     pub(super) rate_per_s: f64,
     pub(super) setup_us: SetupTime,
     /// Processor time of both processes for each connection.
@@ -99,6 +105,8 @@ pub(super) struct Run {
 pub(super) struct Measured {
     pub(super) link: Link,
     pub(super) cancelled: u64,
+    pub(super) kills: Option<u64>,
+    pub(super) interrupted: u64,
     pub(super) elapsed: Duration,
     pub(super) setup: Histogram<u64>,
     pub(super) client: EndReport,
@@ -107,14 +115,21 @@ pub(super) struct Measured {
 
 impl Run {
     pub(super) fn new(plan: &Plan, measured: Measured) -> Self {
-        let Measured { link, cancelled, elapsed, setup, client, server } = measured;
+        let Measured { link, cancelled, kills, interrupted, elapsed, setup, client, server } = measured;
         let mut errors = client.errors + server.errors;
         let mut error_samples = [client.samples, server.samples].concat();
         // Of the last connections the client may have taken the answer and gone before the server looked up.
-        if errors == 0 && client.exchanged != server.exchanged {
+        // Servers that were killed say nothing of what they did.
+        if errors == 0 && kills.is_none() && client.exchanged != server.exchanged {
             errors += 1;
             error_samples
                 .push(format!("the client completed {} exchanges, the server {}", client.exchanged, server.exchanged));
+        }
+        let ended = client.exchanged + cancelled + interrupted;
+        if errors == 0 && ended != plan.connections {
+            errors += 1;
+            error_samples
+                .push(format!("{ended} of {} connections ended in one of the ways that there are", plan.connections));
         }
         let connections = plan.connections as f64;
         Self {
@@ -127,6 +142,8 @@ impl Run {
             window: plan.window,
             connections: plan.connections,
             cancelled,
+            kills,
+            interrupted: kills.map(|_| interrupted),
             rate_per_s: rounded(connections / elapsed.as_secs_f64().max(1e-9)),
             setup_us: SetupTime::new(&setup),
             cpu_us_per_connection: rounded((client.cpu_us + server.cpu_us) as f64 / connections),

@@ -3,10 +3,12 @@
 use super::baseline::{TcpClient, TcpServer};
 use super::client::Client;
 use super::control::{Control, Message, unexpected};
+use super::kills::{Kills, first_addr};
 use super::plan::{Nic, Plan};
 use super::result::{Document, EndReport, Measured, Run, Tcp, TcpRun};
 use super::server::Server;
 use super::side::{DRAIN, Side};
+use super::target::Target;
 use super::{HostPort, StormArgs};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
@@ -30,12 +32,26 @@ pub(super) fn client(args: &StormArgs, plans: &[Plan], host: &str, port: u16) ->
         Ok(_) => control.send(&Message::Bye)?,
         Err(failure) => control.send_failure(failure),
     }
-    let document = outcome?;
+    conclude(args, plans, &outcome?)
+}
+
+/// Runs all plans, each against servers of its own, started with `words`, that are killed every so often; and reports.
+pub(super) fn client_with_kills(args: &StormArgs, plans: &[Plan], words: &[String], every: Duration) -> Result<()> {
+    let mut runs = Vec::new();
+    for plan in plans {
+        let kills = Kills::new(words, every, args.timeout)?;
+        runs.push(storm(args, plan, Servers::Killed(&kills))?);
+    }
+    conclude(args, plans, &Document { runs, tcp: None })
+}
+
+/// Prints what was measured; fails if anything went wrong.
+fn conclude(args: &StormArgs, plans: &[Plan], document: &Document) -> Result<()> {
     let verdict = document.verdict();
     if args.common.json {
-        report::json(&document)?;
+        report::json(document)?;
     } else {
-        report::text_line(&human(args, plans, &document))?;
+        report::text_line(&human(args, plans, document))?;
     }
     for sample in document.samples() {
         eprintln!("error: {sample}");
@@ -65,13 +81,23 @@ fn human(args: &StormArgs, plans: &[Plan], document: &Document) -> String {
         );
     }
     lines.push(document.human());
+    for run in &document.runs {
+        if let (Some(kills), Some(interrupted)) = (run.kills, run.interrupted) {
+            lines.push(format!(
+                "{}: {} servers were killed, {} connections with them interrupted",
+                run.policy,
+                report::grouped(kills),
+                report::grouped(interrupted)
+            ));
+        }
+    }
     lines.join("\n")
 }
 
 fn measure(args: &StormArgs, plans: &[Plan], control: &Control) -> Result<Document> {
     let mut runs = Vec::new();
     for plan in plans {
-        runs.push(storm(args, plan, control)?);
+        runs.push(storm(args, plan, Servers::One(control))?);
     }
     let mut tcp_runs = Vec::new();
     if args.baseline.is_some() {
@@ -85,7 +111,7 @@ fn measure(args: &StormArgs, plans: &[Plan], control: &Control) -> Result<Docume
 }
 
 /// Has the server get ready; returns where it listens.
-fn prepare(control: &Control, plan: &Plan, tcp: bool) -> Result<Vec<SocketAddr>> {
+pub(super) fn prepare(control: &Control, plan: &Plan, tcp: bool) -> Result<Vec<SocketAddr>> {
     control.send(&Message::Prepare { plan: *plan, tcp })?;
     match control.expect("addresses")? {
         Message::Ready { addrs } => Ok(addrs),
@@ -108,11 +134,33 @@ fn standstill(patience: Duration, ended: u64, connections: u64) -> String {
     format!("nothing has ended for {:.0} s; {ended} of {connections} connections had by then", patience.as_secs_f64())
 }
 
+/// Who serves a run.
+#[derive(Clone, Copy)]
+enum Servers<'a> {
+    One(&'a Control),
+    Killed(&'a Kills),
+}
+
+impl Servers<'_> {
+    /// Calls `f` with the control connection of the present one.
+    fn with_control<T>(self, f: impl FnOnce(&Control) -> T) -> T {
+        match self {
+            Self::One(control) => f(control),
+            Self::Killed(kills) => kills.with_control(f),
+        }
+    }
+}
+
 /// One run over RDMA.
-fn storm(args: &StormArgs, plan: &Plan, control: &Control) -> Result<Run> {
-    let addrs = prepare(control, plan, false)?;
-    let peer = *addrs.first().ok_or_else(|| Failure::run("the server named no address"))?;
-    let client = Client::new(&args.common, *plan, tcp::local_ip(control.stream()), peer)?;
+fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
+    let kills = match servers {
+        Servers::One(_) => None,
+        Servers::Killed(kills) => Some(kills),
+    };
+    let (peer, reached_from) = servers.with_control(|control| {
+        Ok::<_, Failure>((first_addr(&prepare(control, plan, false)?)?, tcp::local_ip(control.stream())))
+    })?;
+    let client = Client::new(&args.common, *plan, reached_from, Target::new(peer, kills.is_some()))?;
     let link = local::link_to(&client.side.context, 1, plan.link, Gid::from(peer.ip()));
     let label = format!("{} with {} IO threads", plan.policy, plan.io_threads);
     let mut progress = Progress::new(label, Some(plan.connections));
@@ -123,14 +171,19 @@ fn storm(args: &StormArgs, plan: &Plan, control: &Control) -> Result<Run> {
         if plan.cancel != 0 {
             scope.spawn(|| client.timer.run(|conn| client.expired(conn)));
         }
+        let killer = kills.map(|kills| scope.spawn(|| kills.run(&client, plan)));
         for _ in 0..plan.window {
             client.begin();
         }
         if !client.score.wait(args.timeout, |done| progress.update(done)) {
             client.side.troubles.note(standstill(args.timeout, client.score.progress(), plan.connections));
         }
+        if let (Some(kills), Some(killer)) = (kills, killer) {
+            kills.stop();
+            let _ = killer.join();
+        }
         let cpu = cpu_us() - cpu;
-        let (server, leaked) = finish(control, || client.side.drain());
+        let (server, leaked) = servers.with_control(|control| finish(control, || client.side.drain()));
         client.timer.stop();
         client.side.stop();
         (server, leaked, cpu)
@@ -143,6 +196,8 @@ fn storm(args: &StormArgs, plan: &Plan, control: &Control) -> Result<Run> {
     let measured = Measured {
         link,
         cancelled: score.cancellations(),
+        kills: kills.map(Kills::count),
+        interrupted: score.interruptions(),
         elapsed: score.elapsed(),
         setup: score.setup(),
         client,
@@ -173,6 +228,8 @@ fn churn(args: &StormArgs, plan: &Plan, control: &Control) -> Result<TcpRun> {
     let measured = Measured {
         link: plan.link,
         cancelled: 0,
+        kills: None,
+        interrupted: 0,
         elapsed: score.elapsed(),
         setup: score.setup(),
         client: EndReport {

@@ -19,6 +19,7 @@ pub(super) struct Score {
     ended: AtomicU64,
     exchanged: AtomicU64,
     cancelled: AtomicU64,
+    interrupted: AtomicU64,
     /// Those that were cancelled, and those whose moment has not come.
     doomed: AtomicU64,
     /// A running mean of what setup takes, in nanoseconds.
@@ -40,6 +41,7 @@ impl Score {
             ended: AtomicU64::new(0),
             exchanged: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
+            interrupted: AtomicU64::new(0),
             doomed: AtomicU64::new(0),
             expected: AtomicU64::new(FIRST_GUESS),
             setup: Mutex::new(histogram),
@@ -106,6 +108,15 @@ impl Score {
 
     pub(super) fn exchanges(&self) -> u64 {
         self.exchanged.load(Ordering::Relaxed)
+    }
+
+    /// A connection ended because its server was killed.
+    pub(super) fn interrupted(&self) {
+        self.interrupted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn interruptions(&self) -> u64 {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     pub(super) fn cancellations(&self) -> u64 {

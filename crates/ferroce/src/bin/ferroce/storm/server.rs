@@ -62,7 +62,7 @@ impl Server {
             return Ok(());
         };
         let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) % self.side.lanes.len();
-        let conn = Conn::new(id, serial, lane, Instant::now(), self.side.pool.take()?);
+        let conn = Conn::new(id, (serial, 0), lane, Instant::now(), self.side.pool.take()?);
         match self.side.plan.setup_in {
             Setup::Event => self.set_up(&conn),
             Setup::Io => self.side.lane(&conn).inbox.push(Work::SetUp(conn)),
