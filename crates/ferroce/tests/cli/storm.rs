@@ -83,6 +83,17 @@ fn a_server_that_is_killed_and_started_anew_interrupts_only_its_own() {
 }
 
 #[test]
+fn connections_that_stay_open() {
+    // Those are not among the ones that are counted.
+    let json = storm(&["--hold", "300", "-n", "200", "--cancel", "10"]);
+    assert_eq!(json["runs"][0]["connections"], 200, "{json}");
+    let json = storm(&["--keep", "-n", "300", "--hold", "5", "--policy", "all"]);
+    assert_eq!(json["runs"].as_array().unwrap().len(), 3, "{json}");
+    let refused = run(&["storm", "--hold", "60000"]);
+    assert!(refused.code == Some(2) && refused.err.contains("at most 50000 connections"), "{}", refused.err);
+}
+
+#[test]
 fn kernel_tcp_beside_it() {
     let json = storm(&["--baseline", "tcp", "--io-threads", "1,2", "-n", "200", "--policy", "all"]);
     let runs = json["tcp"]["runs"].as_array().unwrap();

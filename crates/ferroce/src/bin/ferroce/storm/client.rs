@@ -13,11 +13,12 @@ use crate::failure::Result;
 use crate::local;
 use ferroce::cm::{ConnParam, Error, Event, EventKind, PortSpace};
 use ferroce::{SendFlags, SendOp, SendWr, WorkCompletion};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 pub(super) struct Client {
     pub(super) side: Side,
@@ -25,7 +26,15 @@ pub(super) struct Client {
     pub(super) timer: Timer,
     local: SocketAddr,
     pub(super) target: Target,
+    /// Those that stay open to the end of the run.
+    kept: Mutex<Vec<Arc<Conn>>>,
+    more: Condvar,
+    /// The run is over, and what is destroyed now has ended before.
+    over: AtomicBool,
 }
+
+/// The number of the first connection that is open from before the run. Others are far below.
+const HELD: u64 = 1 << 63;
 
 impl Client {
     /// Connects to `target` from the address that the command line names, else from `reached_from`.
@@ -38,12 +47,60 @@ impl Client {
             timer: Timer::default(),
             local: SocketAddr::new(local, 0),
             target,
+            kept: Mutex::default(),
+            more: Condvar::new(),
+            over: AtomicBool::new(false),
         })
     }
 
     /// Lets go of all but what both ends have and what was counted.
     pub(super) fn into_parts(self) -> (Side, Score) {
         (self.side, self.score)
+    }
+
+    /// Opens the connections that stay open, `window` at a time. Returns whether all are within `patience` for each lot.
+    pub(super) fn hold(&self, patience: Duration) -> bool {
+        let (total, mut begun) = (self.side.plan.hold as usize, 0);
+        let mut kept = self.kept.lock();
+        while kept.len() < total {
+            if self.side.troubles.count() != 0 {
+                return false;
+            }
+            let wanted = total.min(kept.len() + self.side.plan.window as usize);
+            if begun < wanted {
+                let lot = begun..wanted;
+                begun = wanted;
+                MutexGuard::unlocked(&mut kept, || {
+                    for number in lot {
+                        let began = match self.target.aim() {
+                            Some(target) => self.begin_one(HELD + number as u64, target),
+                            None => return,
+                        };
+                        if let Err(failure) = began {
+                            self.trouble(format!("a connection that is to be held did not begin: {failure}"));
+                        }
+                    }
+                });
+            } else if self.more.wait_for(&mut kept, patience).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn keep(&self, conn: &Arc<Conn>) {
+        self.kept.lock().push(conn.clone());
+        self.more.notify_all();
+    }
+
+    /// Closes what stayed open.
+    pub(super) fn let_go(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        for conn in std::mem::take(&mut *self.kept.lock()) {
+            if conn.close() {
+                self.side.tear_down(self, &conn);
+            }
+        }
     }
 
     /// Begins the next connection, if there is to be one.
@@ -64,7 +121,7 @@ impl Client {
     fn begin_one(&self, serial: u64, (peer, generation): (SocketAddr, u64)) -> Result<()> {
         let lane = (serial % self.side.lanes.len() as u64) as usize;
         let buffer = self.side.pool.take()?;
-        let doom = self.score.doom(serial);
+        let doom = if serial < HELD { self.score.doom(serial) } else { None };
         let begun = Instant::now();
         let _channel = self.side.enter();
         let id = self.side.cm.create_id(&self.side.channel, PortSpace::Tcp);
@@ -150,7 +207,7 @@ impl Client {
     /// The connection is established: false if it was closed before.
     fn opened(&self, conn: &Conn) -> bool {
         let opened = conn.advance(Stage::Setup, Stage::Open);
-        if opened {
+        if opened && conn.serial < HELD {
             self.score.established(conn.begun.elapsed());
         }
         opened
@@ -158,6 +215,9 @@ impl Client {
 
     /// Sends the message.
     fn talk(&self, conn: &Arc<Conn>) {
+        if conn.serial >= HELD {
+            return self.keep(conn);
+        }
         let bytes = message(conn.serial, Way::ToServer);
         // Its completion is of no interest, unless it fails.
         let wr = SendWr::inline(conn.serial, SendOp::Send, &bytes).flags(SendFlags::empty());
@@ -235,7 +295,12 @@ impl End for Client {
         }
         match conn.check(wc.byte_len, Way::ToClient) {
             Ok(()) => {
-                if conn.close() {
+                if self.side.plan.keep {
+                    self.score.exchanged();
+                    self.keep(conn);
+                    self.score.ended();
+                    self.begin();
+                } else if conn.close() {
                     self.score.exchanged();
                     self.side.tear_down(self, conn);
                 }
@@ -244,8 +309,12 @@ impl End for Client {
         }
     }
 
-    fn destroyed(&self) {
-        self.score.ended();
-        self.begin();
+    fn destroyed(&self, conn: &Conn) {
+        // What is closed after the run has ended before.
+        let counted = conn.serial < HELD && !self.over.load(Ordering::Relaxed);
+        if counted {
+            self.score.ended();
+            self.begin();
+        }
     }
 }

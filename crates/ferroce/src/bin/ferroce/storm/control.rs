@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The version of these messages. Ends of different versions refuse each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The longest message.
 const MAX_LEN: usize = 64 * 1024;
 
@@ -24,6 +24,8 @@ pub(super) enum Message {
     Prepare { plan: Plan, tcp: bool },
     /// Server: I listen at these addresses.
     Ready { addrs: Vec<SocketAddr> },
+    /// Client: what is measured begins now.
+    Begin,
     /// Client: that was it.
     Finish,
     /// Server: this is what I saw.
@@ -149,7 +151,7 @@ mod tests {
         for (wire, part) in [
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "too long"),
             (frame("{}"), "cannot be understood"),
-            (frame(r#"{"message":"hello","version":9}"#), "1 here, 9 there"),
+            (frame(r#"{"message":"hello","version":9}"#), "2 here, 9 there"),
             (frame(r#"{"message":"bye"}"#), "unexpected"),
         ] {
             let (one, mut raw) = pair();

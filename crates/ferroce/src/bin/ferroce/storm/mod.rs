@@ -47,6 +47,7 @@ Examples:
   ferroce storm --baseline tcp                         beside the same over kernel TCP
   ferroce storm --link udp --io-threads 1,8            over UDP, with 1 and with 8 IO threads
   ferroce storm --cancel 10 --connections 200000       every tenth is closed before it is established
+  ferroce storm --hold 10000                           beside 10000 connections that stay open
   ferroce storm -n 100000 --kill-every 1               the server is killed every second, and started anew
   ferroce storm --nic slow --policy all -n 2000        what the ways of closing cost on a NIC (modelled)
   ferroce storm --nic slow --setup-in io -n 2000       queue pairs are set up by the IO threads
@@ -82,6 +83,12 @@ pub(crate) struct StormArgs {
     /// How many of a hundred are closed before they are established
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     cancel: u32,
+    /// So many more connections are opened before the run and stay open until its end
+    #[arg(long, value_name = "NUM", default_value_t = 0)]
+    hold: u32,
+    /// Close nothing before the end of the run: what remains is the cost of opening
+    #[arg(long)]
+    keep: bool,
     /// Who creates queue pairs and moves them
     #[arg(long, value_enum, default_value_t = Setup::Event)]
     setup_in: Setup,
@@ -89,7 +96,7 @@ pub(crate) struct StormArgs {
     #[arg(long, value_enum, default_value_t = Nic::None)]
     nic: Nic,
     /// Kill the server with SIGKILL every so many seconds and start another one; connections with it are interrupted, which is no error
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["listen", "connect", "baseline"])]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["listen", "connect", "baseline", "hold", "keep"])]
     kill_every: Option<Duration>,
     /// Do the same over something else too
     #[arg(long, value_enum)]
@@ -176,6 +183,8 @@ impl StormArgs {
                     setup_in: self.setup_in,
                     nic: self.nic,
                     link,
+                    hold: self.hold,
+                    keep: self.keep,
                 };
                 plan.validate().map_err(Failure::usage)?;
                 plans.push(plan);

@@ -94,12 +94,19 @@ pub(crate) struct Plan {
     pub(crate) setup_in: Setup,
     pub(crate) nic: Nic,
     pub(crate) link: Link,
+    /// Connections that are open from before the run to its end.
+    pub(crate) hold: u32,
+    /// Nothing is closed before the end.
+    pub(crate) keep: bool,
 }
 
 /// More threads than this are a mistake.
 const MAX_IO_THREADS: u32 = 256;
 /// A device has 65 534 queue pairs, and the server may be behind with closing.
 const MAX_WINDOW: u32 = 16_384;
+
+/// What a device has of queue pairs, less those whose end takes a moment.
+const MAX_OPEN: u64 = 50_000;
 
 impl Plan {
     /// What is wrong with it, if anything.
@@ -112,6 +119,12 @@ impl Plan {
         bounds("--io-threads", self.io_threads.into(), MAX_IO_THREADS.into())?;
         bounds("--window", self.window.into(), MAX_WINDOW.into())?;
         bounds("--connections", self.connections, 1 << 40)?;
+        let kept = u64::from(self.hold) + if self.keep { self.connections } else { 0 };
+        if kept + u64::from(self.window) > MAX_OPEN {
+            return Err(format!(
+                "--hold and --keep: at most {MAX_OPEN} connections are open at a time, with those of --window"
+            ));
+        }
         if self.cancel > 90 {
             return Err("--cancel: at most 90 percent".into());
         }

@@ -165,13 +165,22 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
     let label = format!("{} with {} IO threads", plan.policy, plan.io_threads);
     let mut progress = Progress::new(label, Some(plan.connections));
     tracing::debug!(?plan, %peer, "storming");
-    let cpu = cpu_us();
     let (server, mut leaked, cpu) = std::thread::scope(|scope| {
         Side::start(&client, scope);
         if plan.cancel != 0 {
             scope.spawn(|| client.timer.run(|conn| client.expired(conn)));
         }
         let killer = kills.map(|kills| scope.spawn(|| kills.run(&client, plan)));
+        if !client.hold(args.timeout) {
+            client.give_up("the connections that are to be held cannot be opened");
+        }
+        if plan.hold != 0
+            && let Err(failure) = servers.with_control(|control| control.send(&Message::Begin))
+        {
+            client.give_up(failure);
+        }
+        client.score.begin();
+        let cpu = cpu_us();
         for _ in 0..plan.window {
             client.begin();
         }
@@ -183,6 +192,7 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
             let _ = killer.join();
         }
         let cpu = cpu_us() - cpu;
+        client.let_go();
         let (server, leaked) = servers.with_control(|control| finish(control, || client.side.drain()));
         client.timer.stop();
         client.side.stop();
@@ -298,28 +308,30 @@ fn follow(args: &StormArgs, control: &Control) -> Result<()> {
     }
 }
 
-fn await_end(control: &Control, addrs: Vec<SocketAddr>) -> Result<()> {
+/// Says where it listens, and waits for the end of the run; returns the processor time that was used since it began.
+fn await_end(control: &Control, addrs: Vec<SocketAddr>) -> Result<u64> {
+    let mut cpu = cpu_us();
     control.send(&Message::Ready { addrs })?;
-    match control.wait("end of the run")? {
-        Message::Finish => Ok(()),
-        other => Err(unexpected(&other)),
+    loop {
+        match control.wait("end of the run")? {
+            Message::Begin => cpu = cpu_us(),
+            Message::Finish => return Ok(cpu_us() - cpu),
+            other => return Err(unexpected(&other)),
+        }
     }
 }
 
 fn serve_storm(args: &StormArgs, plan: Plan, reached_at: Option<IpAddr>, control: &Control) -> Result<EndReport> {
     let server = Server::new(&args.common, plan, reached_at)?;
-    let cpu = cpu_us();
-    let (ended, mut leaked, cpu) = std::thread::scope(|scope| {
+    let (cpu, mut leaked) = std::thread::scope(|scope| {
         Side::start(&server, scope);
         let ended = await_end(control, server.addr().into_iter().collect());
-        let cpu = cpu_us() - cpu;
         server.close();
         let leaked = if ended.is_ok() { server.side.drain() } else { Default::default() };
         server.side.stop();
-        (ended, leaked, cpu)
+        (ended, leaked)
     });
-    ended?;
-    let mut report = EndReport { exchanged: server.answered(), cpu_us: cpu, ..EndReport::default() };
+    let mut report = EndReport { exchanged: server.answered(), cpu_us: cpu?, ..EndReport::default() };
     let side = server.into_side();
     (report.errors, report.samples) = (side.troubles.count(), side.troubles.samples());
     side.release(&mut leaked);
@@ -329,14 +341,12 @@ fn serve_storm(args: &StormArgs, plan: Plan, reached_at: Option<IpAddr>, control
 
 fn serve_churn(plan: &Plan, reached_at: Option<IpAddr>, control: &Control) -> Result<EndReport> {
     let server = TcpServer::new(plan, reached_at.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))?;
-    let cpu = cpu_us();
-    let (ended, cpu) = std::thread::scope(|scope| {
+    let cpu = std::thread::scope(|scope| {
         server.start(scope);
-        let ended = await_end(control, server.addrs());
+        let cpu = await_end(control, server.addrs());
         server.ends.stop();
-        (ended, cpu_us() - cpu)
-    });
-    ended?;
+        cpu
+    })?;
     Ok(EndReport {
         exchanged: server.ends.exchanged(),
         errors: server.ends.troubles.count(),

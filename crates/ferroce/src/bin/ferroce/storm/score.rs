@@ -14,7 +14,7 @@ const LONGEST: u64 = 120_000_000_000;
 pub(super) struct Score {
     connections: u64,
     cancel: u64,
-    began: Instant,
+    began: Mutex<Instant>,
     started: AtomicU64,
     ended: AtomicU64,
     exchanged: AtomicU64,
@@ -36,7 +36,7 @@ impl Score {
         Self {
             connections,
             cancel: cancel.into(),
-            began: Instant::now(),
+            began: Mutex::new(Instant::now()),
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             exchanged: AtomicU64::new(0),
@@ -48,6 +48,11 @@ impl Score {
             end: Mutex::new(None),
             over: Condvar::new(),
         }
+    }
+
+    /// The run begins only now.
+    pub(super) fn begin(&self) {
+        *self.began.lock() = Instant::now();
     }
 
     /// Begins no more connections, and waits for none.
@@ -143,7 +148,7 @@ impl Score {
 
     /// From the first beginning to the last end, or to now.
     pub(super) fn elapsed(&self) -> Duration {
-        self.end.lock().unwrap_or_else(Instant::now).duration_since(self.began)
+        self.end.lock().unwrap_or_else(Instant::now).duration_since(*self.began.lock())
     }
 
     pub(super) fn setup(&self) -> Histogram<u64> {

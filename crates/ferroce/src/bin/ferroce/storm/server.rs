@@ -158,7 +158,10 @@ impl End for Server {
         }
         if conn.sent.load(Ordering::Relaxed) {
             // The answer is acknowledged; or the client has it, and is gone before it said so.
-            return self.close_conn(conn);
+            if !self.side.plan.keep || !wc.is_ok() {
+                self.close_conn(conn);
+            }
+            return;
         }
         if wc.status == WcStatus::WrFlushErr {
             // The client has cancelled it: the event that says so is on its way.
@@ -179,5 +182,5 @@ impl End for Server {
         self.answer(conn);
     }
 
-    fn destroyed(&self) {}
+    fn destroyed(&self, _: &Conn) {}
 }

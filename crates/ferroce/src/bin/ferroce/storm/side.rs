@@ -35,7 +35,7 @@ pub(super) trait End: Sync {
     /// Handles a completion, in the connection's IO thread.
     fn completed(&self, conn: &Arc<Conn>, wc: &WorkCompletion);
     /// A connection is destroyed.
-    fn destroyed(&self);
+    fn destroyed(&self, conn: &Conn);
 }
 
 pub(super) struct Side {
@@ -142,7 +142,7 @@ impl Side {
             conn.id.destroy();
             drop(qp);
         }
-        end.destroyed();
+        end.destroyed(conn);
     }
 
     /// Waits until all that was closed is gone; returns what is left of ids, connections and events then.
