@@ -53,24 +53,37 @@ impl Side {
     }
 
     pub(crate) fn id(&self) -> Id {
-        self.cm.create_id(&self.channel, PortSpace::Tcp)
+        self.id_in(PortSpace::Tcp)
+    }
+
+    pub(crate) fn id_in(&self, port_space: PortSpace) -> Id {
+        self.cm.create_id(&self.channel, port_space)
     }
 
     pub(crate) fn listen(&self) -> (Id, SocketAddr) {
-        let id = self.id();
-        id.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        self.listen_at(PortSpace::Tcp, "127.0.0.1:0")
+    }
+
+    pub(crate) fn listen_at(&self, port_space: PortSpace, addr: &str) -> (Id, SocketAddr) {
+        let id = self.id_in(port_space);
+        id.bind_addr(addr.parse().unwrap()).unwrap();
         id.listen(0).unwrap();
         let addr = id.local_addr().unwrap();
         (id, addr)
     }
 
     pub(crate) fn give_qp(&self, id: &Id) {
-        id.create_qp(&self.pd, &QpInitAttr::new(QpType::Rc, &self.cq)).unwrap();
+        let qp_type = if id.port_space() == PortSpace::Udp { QpType::Ud } else { QpType::Rc };
+        id.create_qp(&self.pd, &QpInitAttr::new(qp_type, &self.cq)).unwrap();
     }
 
     /// An id with a queue pair that is about to connect.
     pub(crate) fn resolved(&self, peer: SocketAddr) -> Id {
-        let id = self.id();
+        self.resolved_in(PortSpace::Tcp, peer)
+    }
+
+    pub(crate) fn resolved_in(&self, port_space: PortSpace, peer: SocketAddr) -> Id {
+        let id = self.id_in(port_space);
         id.resolve_addr(None, peer).unwrap();
         assert!(matches!(self.event().kind(), EventKind::AddrResolved));
         id.resolve_route().unwrap();
@@ -113,6 +126,7 @@ impl Side {
         loop {
             let usage = self.cm.usage();
             let left = usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait;
+            let left = left + usage.sidr_sent + usage.sidr_received;
             if left + self.cm.id_count() == 0 {
                 break;
             }
