@@ -115,7 +115,7 @@ part_refused() {
   await 10 printed server waiting
   refused "nobody listens at the soft side" "rping -c -a $SOFT_IP4 -p 7199 -C 1" "RDMA_CM_EVENT_REJECTED, error 8"
   # What is refused over SIDR has its own numbers, and counts as not reached.
-  refused "nobody serves datagrams at the soft side" "udaddy -s $SOFT_IP4" "RDMA_CM_EVENT_UNREACHABLE, error 1"
+  refused "nobody serves datagrams at the soft side" "udaddy -s $SOFT_IP4" "RDMA_CM_EVENT_UNREACHABLE, error: 1"
   stop server
 
   # A peer that is killed: the other one's end is bounded.

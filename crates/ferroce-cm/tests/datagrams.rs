@@ -2,6 +2,7 @@
 
 mod support;
 
+use ferroce_cm::proto::CmError;
 use ferroce_cm::{ConnParam, Error, Event, EventKind, Id, Phase, PortSpace, RejectReason, UDP_QKEY};
 use ferroce_soft::LinkMode;
 use ferroce_verbs::{QpInitAttr, QpState, QpType, RecvWr, SendOp, SendWr, UdDest, WcStatus};
@@ -28,6 +29,15 @@ fn unread(side: &Side, count: usize) {
     while side.cm.usage().sidr_received < count {
         assert!(Instant::now() < deadline, "the question does not come");
         std::thread::yield_now();
+    }
+}
+
+/// Waits until all questions are forgotten.
+fn forgotten(side: &Side) {
+    let deadline = Instant::now() + PATIENCE;
+    while side.cm.usage().sidr_received != 0 {
+        assert!(Instant::now() < deadline, "a question is remembered for ever");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -240,6 +250,30 @@ fn who_does_not_decide_is_unreachable() {
     drop((asker, event, server));
     a.is_clean();
     assert!(a.channel.try_next().unwrap().is_none());
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_is_not_shown_and_cannot_be_answered() {
+    let host = Host::new(LinkMode::Auto);
+    let a = host.open();
+    let b = host.open_with(|config| config.request_timeout = 300_000_000);
+    let (listener, addr) = listen(&b);
+    let [first, second] = [&b"first"[..], b"second"].map(|private_data| {
+        let id = a.resolved_in(PortSpace::Udp, addr);
+        id.set_options(|options| options.connect_timeout = Duration::from_millis(100)).unwrap();
+        id.connect(&ConnParam { private_data, ..ConnParam::default() }).unwrap();
+        assert!(matches!(a.event().kind(), EventKind::Unreachable { .. }));
+        forgotten(&b);
+        id
+    });
+    // Both are forgotten, and in the queue; what comes next is what is read next.
+    let _third = ask(&a, addr, b"third");
+    let (server, private_data) = b.request();
+    assert_eq!(private_data, b"third");
+    forgotten(&b);
+    assert!(matches!(server.accept(&ConnParam::default()), Err(Error::Protocol(CmError::Stale))));
+    drop((first, second, server, listener));
+    b.is_clean();
 }
 
 #[test]

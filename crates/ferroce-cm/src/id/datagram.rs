@@ -92,13 +92,13 @@ impl IdCore {
         state: &mut IdState,
         call: &'static str,
         status: SidrStatus,
-        (qpn, qkey): (u32, u32),
+        qp: (u32, u32),
         private_data: &[u8],
     ) -> Result<()> {
         let (Phase::Requested, Some(Sidr::Received(sidr))) = (state.phase, state.sidr) else {
             return Err(Error::Phase { call, phase: state.phase });
         };
-        let answer = SidrAnswer { status, qpn, qkey, ece: None, info: AdditionalInfo::EMPTY, private_data };
+        let answer = answer_of(status, qp, private_data);
         self.manager.run(|protocol, now| protocol.endpoint.answer_sidr(now, sidr, &answer))?;
         state.sidr = None;
         Ok(())
@@ -109,18 +109,7 @@ impl IdCore {
         // A name that is stale already is one that the protocol has let go of.
         let _ = match sidr {
             Sidr::Asked(sidr) => endpoint.destroy_sidr(sidr),
-            Sidr::Received(sidr) => endpoint.answer_sidr(
-                now,
-                sidr,
-                &SidrAnswer {
-                    status: SidrStatus::Reject,
-                    qpn: 0,
-                    qkey: 0,
-                    ece: None,
-                    info: AdditionalInfo::EMPTY,
-                    private_data: &[],
-                },
-            ),
+            Sidr::Received(sidr) => endpoint.answer_sidr(now, sidr, &answer_of(SidrStatus::Reject, (0, 0), &[])),
         };
     }
 
@@ -182,6 +171,11 @@ pub(super) fn qp_attr(state: QpState) -> Option<QpAttr> {
         QpState::Rts => Some(QpAttr::rts_unreliable(0)),
         _ => None,
     }
+}
+
+/// An answer, with number and Q_Key of a queue pair.
+const fn answer_of(status: SidrStatus, (qpn, qkey): (u32, u32), private_data: &[u8]) -> SidrAnswer<'_> {
+    SidrAnswer { status, qpn, qkey, ece: None, info: AdditionalInfo::EMPTY, private_data }
 }
 
 /// The reason that says the same of a connection.

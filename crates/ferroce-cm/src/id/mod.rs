@@ -96,7 +96,7 @@ pub enum Phase {
     Requested,
     /// It has granted a connection, and the peer has not confirmed it.
     Accepted,
-    /// It is connected.
+    /// It is connected; in the port space UDP the peer's queue pair is known, or the peer was told its own.
     Connected,
     /// It has asked for the end of the connection.
     Disconnecting,

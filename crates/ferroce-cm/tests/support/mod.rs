@@ -1,6 +1,7 @@
 //! Two ends on a host of their own, and one that follows the events.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use ferroce_cm::proto::Config;
 use ferroce_cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, Id, PortSpace};
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
@@ -26,8 +27,13 @@ impl Host {
     }
 
     pub(crate) fn open(&self) -> Side {
+        self.open_with(|_| {})
+    }
+
+    pub(crate) fn open_with(&self, change: impl FnOnce(&mut Config)) -> Side {
         let runtime_dir = Some(self.registry.path().join("registry"));
-        Side::new(SoftDevice::new(SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() }).open().unwrap())
+        let config = SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() };
+        Side::new(SoftDevice::new(config).open().unwrap(), change)
     }
 }
 
@@ -41,10 +47,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(context: Context) -> Self {
+    fn new(context: Context, change: impl FnOnce(&mut Config)) -> Self {
         let pd = context.alloc_pd().unwrap();
         Self {
-            cm: ConnectionManager::new(&context).unwrap(),
+            cm: ConnectionManager::with_config(&context, change).unwrap(),
             channel: EventChannel::new().unwrap(),
             cq: context.create_cq(1024, None).unwrap(),
             mr: pd.alloc_mr(4096, Access::ALL).unwrap(),
