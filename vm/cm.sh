@@ -1,7 +1,11 @@
 #!/bin/sh
-# The connection managers: librdmacm's rping over the kernel's ib_cm and Soft-RoCE against `ferroce rping` in the namespace `soft`, each side as the
-# server, with both kinds of address, many clients at once, nobody listening, a peer that is killed, and loss.
-# cm.sh clients COMMAND...: runs it eight times at once, four times.
+# The connection managers: librdmacm's programs over the kernel's ib_cm and Soft-RoCE against `ferroce` in the namespace `soft`, each side as the
+# server, with both kinds of address.
+#
+#   cm.sh                     all parts
+#   cm.sh PART...             rping (with many clients at once), cmatose (a hundred connections at once), udaddy (datagrams), cmtime (the
+#                             steps of a connection), refused (nobody listens, a peer is killed), loss
+#   cm.sh clients COMMAND...  runs it eight times at once, four times
 clients() {
   for _ in 1 2 3 4; do
     pids=
@@ -19,6 +23,9 @@ if [ "$1" = clients ]; then shift; clients "$@"; exit; fi
 # An ordinary user: the device must not need any privilege.
 SOFT_RUN="$IN_SOFT $AS_NOBODY"
 ferroce="$SOFT_RUN ferroce rping"
+cmatose="$SOFT_RUN ferroce cmatose"
+udaddy="$SOFT_RUN ferroce udaddy"
+cmtime="$SOFT_RUN ferroce cmtime"
 
 # A ping is four messages, a read and a write, and there are a thousand: two seconds on a machine, more in an emulated one.
 limit=240
@@ -27,24 +34,67 @@ limit=240
 quiet() { await 10 no_listener; }
 no_listener() { ! cm_listens; }
 
-for family in 4 6; do
-  case $family in
+# addresses FAMILY: names those of a family.
+addresses() {
+  case $1 in
     4) kernel=$RXE_IP4 soft=$SOFT_IP4 any=0.0.0.0 ;;
     6) kernel=$RXE_IP6 soft=$SOFT_IP6 any=:: ;;
   esac
-  quiet
-  pair "rping ipv$family soft to kernel: 1000 pings" "rping -s -a $kernel -C 1000 -V" cm "$ferroce -c -a $kernel -C 1000 -V"
-  pair "rping ipv$family kernel to soft: 1000 pings" "$ferroce -s -a $any" "line:waiting" "rping -c -a $soft -C 1000 -V"
-  quiet
-  pair "rping ipv$family soft to kernel: 65535 bytes" "rping -s -a $kernel -C 20 -V -S 65535" cm "$ferroce -c -a $kernel -C 20 -V -S 65535"
-  pair "rping ipv$family kernel to soft: 65535 bytes" "$ferroce -s -a $any -S 65535" "line:waiting" "rping -c -a $soft -C 20 -V -S 65535"
-done
+}
 
-endless_server=yes
-quiet
-pair "rping soft to kernel: 32 clients of one server" "rping -s -P -a $RXE_IP4" cm "$0 clients $ferroce -c -a $RXE_IP4 -C 5 -V"
-pair "rping kernel to soft: 32 clients of one server" "$ferroce -s -P" "line:waiting" "$0 clients rping -c -a $SOFT_IP4 -C 5 -V"
-endless_server=
+part_rping() {
+  for family in 4 6; do
+    addresses $family
+    quiet
+    pair "rping ipv$family soft to kernel: 1000 pings" "rping -s -a $kernel -C 1000 -V" cm "$ferroce -c -a $kernel -C 1000 -V"
+    pair "rping ipv$family kernel to soft: 1000 pings" "$ferroce -s -a $any" "line:waiting" "rping -c -a $soft -C 1000 -V"
+    quiet
+    pair "rping ipv$family soft to kernel: 65535 bytes" "rping -s -a $kernel -C 20 -V -S 65535" cm "$ferroce -c -a $kernel -C 20 -V -S 65535"
+    pair "rping ipv$family kernel to soft: 65535 bytes" "$ferroce -s -a $any -S 65535" "line:waiting" "rping -c -a $soft -C 20 -V -S 65535"
+  done
+
+  endless_server=yes
+  quiet
+  pair "rping soft to kernel: 32 clients of one server" "rping -s -P -a $RXE_IP4" cm "$0 clients $ferroce -c -a $RXE_IP4 -C 5 -V"
+  pair "rping kernel to soft: 32 clients of one server" "$ferroce -s -P" "line:waiting" "$0 clients rping -c -a $SOFT_IP4 -C 5 -V"
+  endless_server=
+}
+
+part_cmatose() {
+  for family in 4 6; do
+    addresses $family
+    quiet
+    pair "cmatose ipv$family soft to kernel: 100 connections" "ucmatose -b $kernel -c 100" cm "$cmatose -s $kernel -c 100"
+    pair "cmatose ipv$family kernel to soft: 100 connections" "$cmatose -b $any -c 100" "line:waiting" "ucmatose -s $soft -c 100"
+  done
+  quiet
+  pair "cmatose soft to kernel: 65536 bytes" "ucmatose -b $RXE_IP4 -c 3 -S 65536" cm "$cmatose -s $RXE_IP4 -c 3 -S 65536"
+  pair "cmatose kernel to soft: connections only" "$cmatose -c 20 -C 0" "line:waiting" "ucmatose -s $SOFT_IP4 -c 20 -C 0"
+}
+
+part_udaddy() {
+  for family in 4 6; do
+    addresses $family
+    quiet
+    pair "udaddy ipv$family soft to kernel" "udaddy -b $kernel" cm "$udaddy -s $kernel"
+    pair "udaddy ipv$family kernel to soft" "$udaddy -b $any" "line:waiting" "udaddy -s $soft"
+    quiet
+    pair "udaddy ipv$family soft to kernel: 10 queue pairs, 1024 bytes" "udaddy -b $kernel -c 10 -S 1024" cm "$udaddy -s $kernel -c 10 -S 1024"
+    pair "udaddy ipv$family kernel to soft: 10 queue pairs, 1024 bytes" "$udaddy -b $any -c 10 -S 1024" "line:waiting" "udaddy -s $soft -c 10 -S 1024"
+  done
+}
+
+part_cmtime() {
+  for family in 4 6; do
+    addresses $family
+    endless_server=yes
+    quiet
+    pair "cmtime ipv$family soft to kernel: 100 connections" "cmtime -b $kernel" cm "$cmtime -s $kernel -c 100"
+    endless_server=
+    # The kernel's program succeeds whatever happens; ours ends once it has seen the end of a hundred connections.
+    pair "cmtime ipv$family kernel to soft: 100 connections" "$cmtime --once -b $any -c 100" "line:waiting" "cmtime -s $soft -c 100"
+  done
+}
 
 # refused NAME COMMAND TEXT: the command fails, and says why.
 refused() {
@@ -57,29 +107,40 @@ refused() {
     fail "$1" "status $(status client), wanted one that says: $3" client
   fi
 }
-refused "nobody listens at the kernel" "$ferroce -c -a $RXE_IP4 -p 7199 -C 1" "nobody listens"
-# The kernel's program prints the reason, 8, after the name of the event.
-start server "$ferroce -s -P"
-await 10 printed server waiting
-refused "nobody listens at the soft side" "rping -c -a $SOFT_IP4 -p 7199 -C 1" "RDMA_CM_EVENT_REJECTED, error 8"
-stop server
+part_refused() {
+  refused "nobody listens at the kernel" "$ferroce -c -a $RXE_IP4 -p 7199 -C 1" "nobody listens"
+  refused "nobody serves datagrams at the kernel" "$udaddy -s $RXE_IP4 -p 7199" "nobody listens"
+  # The kernel's program prints the reason, 8, after the name of the event.
+  start server "$ferroce -s -P"
+  await 10 printed server waiting
+  refused "nobody listens at the soft side" "rping -c -a $SOFT_IP4 -p 7199 -C 1" "RDMA_CM_EVENT_REJECTED, error 8"
+  # What is refused over SIDR has its own numbers, and counts as not reached.
+  refused "nobody serves datagrams at the soft side" "udaddy -s $SOFT_IP4" "RDMA_CM_EVENT_UNREACHABLE, error: 1"
+  stop server
 
-# A peer that is killed: the other one's end is bounded.
-quiet
-start server "rping -s -a $RXE_IP4"
-await 10 cm_listens
-start client "$ferroce -c -a $RXE_IP4"
-sleep 3
-kill -9 "$(cat "$dir/server.pid")"
-kill -9 $(pidof rping)
-if await 60 ended client; then pass "the kernel's program is killed, ours ends"; else fail "the kernel's program is killed, ours ends" "it does not" client; fi
+  # A peer that is killed: the other one's end is bounded.
+  quiet
+  start server "rping -s -a $RXE_IP4"
+  await 10 cm_listens
+  start client "$ferroce -c -a $RXE_IP4"
+  sleep 3
+  kill -9 "$(cat "$dir/server.pid")"
+  kill -9 $(pidof rping)
+  if await 60 ended client; then pass "the kernel's program is killed, ours ends"; else fail "the kernel's program is killed, ours ends" "it does not" client; fi
+}
 
-during=lose
 lose() { loss_on 2; await 60 lost_some; loss_off; }
 lost_some() { lost_both 5 || ended client; }
-quiet
-pair "rping soft to kernel: 2 % loss" "rping -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
-pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 1000 -V"
-during=
-loss_end
+
+part_loss() {
+  during=lose
+  quiet
+  pair "rping soft to kernel: 2 % loss" "rping -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
+  pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 1000 -V"
+  during=
+  loss_end
+}
+
+[ $# = 0 ] && set -- rping cmatose udaddy cmtime refused loss
+for part; do part_$part; done
 finish

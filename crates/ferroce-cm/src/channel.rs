@@ -99,7 +99,7 @@ impl EventChannel {
                 let id = if posted.is_none() { ready.ids.pop_front() } else { None };
                 self.core.unsignal(&mut ready);
                 if let Some((id, value)) = posted {
-                    return Ok(Some(Event { id, kind: EventKind::User(value), private_data: Vec::new() }));
+                    return Ok(Some(Event::new(id, EventKind::User(value), &[])));
                 }
                 match id {
                     Some(id) => id,

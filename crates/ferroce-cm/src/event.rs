@@ -1,5 +1,6 @@
 use crate::Id;
 use crate::proto::DisconnectCause;
+use ferroce_verbs::AhAttr;
 use ferroce_wire::cm::RejectReason;
 
 /// Something happened to an id.
@@ -11,9 +12,14 @@ pub struct Event {
     pub(crate) id: Id,
     pub(crate) kind: EventKind,
     pub(crate) private_data: Vec<u8>,
+    pub(crate) ud: Option<UdParam>,
 }
 
 impl Event {
+    pub(crate) fn new(id: Id, kind: EventKind, private_data: &[u8]) -> Self {
+        Self { id, kind, private_data: private_data.to_vec(), ud: None }
+    }
+
     /// Whom it happened to. Of a [`EventKind::ConnectRequest`] it is the listener.
     #[must_use]
     pub fn id(&self) -> &Id {
@@ -33,7 +39,13 @@ impl Event {
         &self.private_data
     }
 
-    /// Takes it apart.
+    /// Where datagrams for the peer go, if this is the [`EventKind::Established`] of a client of the port space UDP.
+    #[must_use]
+    pub fn ud_param(&self) -> Option<&UdParam> {
+        self.ud.as_ref()
+    }
+
+    /// Takes it apart: what [`Self::ud_param`] says goes.
     #[must_use]
     pub fn into_parts(self) -> (Id, EventKind, Vec<u8>) {
         (self.id, self.kind, self.private_data)
@@ -52,11 +64,11 @@ pub enum EventKind {
     RouteResolved,
     /// The route cannot be resolved.
     RouteError(crate::Error),
-    /// A peer asks for a connection: `accept` or `reject`.
+    /// A peer asks for a connection, or in the port space UDP for a queue pair: `accept` or `reject`.
     ConnectRequest {
         /// The new connection. Dropping it rejects.
         id: Id,
-        /// What the peer offers.
+        /// What the peer offers; in the port space UDP nothing, all is 0.
         offer: Offer,
     },
     /// The peer granted the connection, and the id's queue pair, if it has one, is not set up yet: `establish` is next.
@@ -68,12 +80,12 @@ pub enum EventKind {
         /// How often the last message was sent.
         sent: u32,
     },
-    /// The peer refused, or gave up.
+    /// The peer refused, or gave up. Refusals of a datagram service (SIDR) have the reason that says the same of a connection.
     Rejected {
         /// Why.
         reason: RejectReason,
     },
-    /// The connection is established.
+    /// The connection is established; in the port space UDP the peer's queue pair is known: [`Event::ud_param`].
     Established,
     /// The connection has ended.
     Disconnected(DisconnectCause),
@@ -83,8 +95,20 @@ pub enum EventKind {
     User(u64),
 }
 
-/// What a peer offers, or wants (`rdma_conn_param`).
+/// Where datagrams for a peer go (`rdma_ud_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UdParam {
+    /// The way to the peer, to make an address handle with.
+    pub ah_attr: AhAttr,
+    /// The peer's queue pair.
+    pub qp_num: u32,
+    /// Its Q_Key.
+    pub qkey: u32,
+}
+
+/// What a peer offers, or wants (`rdma_conn_param`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offer {
     /// The peer's queue pair.

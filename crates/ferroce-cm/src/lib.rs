@@ -5,6 +5,9 @@
 //! ids, before, during and after connection setup. Nothing waits for an event to be acknowledged, because events are counted
 //! references; nothing is freed under anybody, because ids and queue pairs are too.
 //!
+//! Ids of the port space UDP have no connections: a client asks which queue pair of the peer serves a port (SIDR), and is told number,
+//! Q_Key and address. The calls and events are the same.
+//!
 //! # Rules
 //!
 //! - After [`Id::destroy`] has returned, no reader begins to deliver an event for the id.
@@ -27,8 +30,8 @@ pub mod proto;
 pub use channel::{EventChannel, NextEvent};
 pub use connection::{Connection, Endpoint, Incoming, Listener};
 pub use error::{Error, Refusal, Result};
-pub use event::{Event, EventKind, Offer};
-pub use id::{ConnParam, Id, Options, Phase, SetupIn};
+pub use event::{Event, EventKind, Offer, UdParam};
+pub use id::{ConnParam, Id, Options, Phase, SetupIn, UDP_QKEY};
 pub use manager::ConnectionManager;
 
 /// The port spaces of rdma_cm, which keep connections and datagram services apart.

@@ -171,7 +171,12 @@ impl Manager {
             | ProtoEvent::TimewaitExit { cookie, .. }
             | ProtoEvent::SidrUnreachable { cookie, .. } => (cookie, Queued::Protocol(Box::new(event))),
             ProtoEvent::SidrResponse(ref response) => (response.cookie, Queued::Protocol(Box::new(event))),
-            ProtoEvent::SidrRequest(_) => return,
+            ProtoEvent::SidrRequest(request) => {
+                let listener = protocol.ids.get(&request.listener_cookie).and_then(Weak::upgrade);
+                let Some(listener) = listener else { return };
+                let child = IdCore::of_question(self, protocol, &listener, &request);
+                (request.listener_cookie, Queued::Question { child, request: Box::new(request) })
+            }
         };
         let id = protocol.ids.get(&cookie).and_then(Weak::upgrade);
         match id {

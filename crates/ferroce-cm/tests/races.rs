@@ -31,8 +31,7 @@ fn event_loop(side: &Side, stop: &AtomicBool, established: &AtomicU64, closers: 
             EventKind::AddrResolved => drop(tolerate(id.resolve_route())),
             EventKind::RouteResolved => drop(tolerate(id.connect(&ConnParam::default()))),
             EventKind::ConnectRequest { id, .. } => {
-                let attr = QpInitAttr::new(QpType::Rc, &side.cq);
-                if tolerate(id.create_qp(&side.pd, &attr)).is_some() {
+                if tolerate(id.create_qp(&side.pd, &attr(side, &id))).is_some() {
                     closers.send(id.clone()).unwrap();
                     tolerate(id.accept(&ConnParam::default()));
                 }
@@ -67,17 +66,23 @@ fn closer(ids: &mpsc::Receiver<Id>, seed: u64) {
     }
 }
 
-fn start(side: &Side, addr: SocketAddr) -> Id {
-    let id = side.id();
-    id.create_qp(&side.pd, &QpInitAttr::new(QpType::Rc, &side.cq)).unwrap();
+/// How the queue pair of an id is made.
+fn attr(side: &Side, id: &Id) -> QpInitAttr {
+    let qp_type = if id.port_space() == PortSpace::Udp { QpType::Ud } else { QpType::Rc };
+    QpInitAttr::new(qp_type, &side.cq)
+}
+
+fn start(side: &Side, port_space: PortSpace, addr: SocketAddr) -> Id {
+    let id = side.id_in(port_space);
+    id.create_qp(&side.pd, &attr(side, &id)).unwrap();
     id.resolve_addr(None, addr).unwrap();
     id
 }
 
-fn churn(link: LinkMode, connections: usize, readers: usize) {
+fn churn(link: LinkMode, port_space: PortSpace, connections: usize, readers: usize) {
     let host = Host::new(link);
     let (a, b) = (host.open(), host.open());
-    let (listener, addr) = b.listen();
+    let (listener, addr) = b.listen_at(port_space, "127.0.0.1:0");
     let stop = AtomicBool::new(false);
     let established = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -95,7 +100,7 @@ fn churn(link: LinkMode, connections: usize, readers: usize) {
         }
         let mut rng = StdRng::seed_from_u64(99);
         for number in 0..connections {
-            let id = start(&a, addr);
+            let id = start(&a, port_space, addr);
             // Two handles: two threads may close one id at once.
             let first = rng.random_range(0..senders.len());
             senders[first].send(id.clone()).unwrap();
@@ -129,18 +134,28 @@ fn churn(link: LinkMode, connections: usize, readers: usize) {
 
 #[test]
 fn one_reader() {
-    churn(LinkMode::Auto, 1500, 1);
+    churn(LinkMode::Auto, PortSpace::Tcp, 1500, 1);
 }
 
 #[test]
 fn several_readers_of_one_channel() {
     // R6: with librdmacm the events of one id are processed in any order.
-    churn(LinkMode::Auto, 1500, 3);
+    churn(LinkMode::Auto, PortSpace::Tcp, 1500, 3);
 }
 
 #[test]
 fn over_udp() {
-    churn(LinkMode::Udp, 800, 1);
+    churn(LinkMode::Udp, PortSpace::Tcp, 800, 1);
+}
+
+#[test]
+fn datagrams() {
+    churn(LinkMode::Auto, PortSpace::Udp, 1500, 3);
+}
+
+#[test]
+fn datagrams_over_udp() {
+    churn(LinkMode::Udp, PortSpace::Udp, 800, 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 /// How to connect or accept (`rdma_conn_param`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParam<'a> {
-    /// What the peer's user gets with the event. At most 56 bytes to connect, 196 to accept.
+    /// What the peer's user gets with the event. At most 56 bytes to connect, 196 to accept; in the port space UDP 180 and 136.
     pub private_data: &'a [u8],
     /// RDMA reads and atomics that this side can answer at a time. `None`: 16, or as many as the peer would have outstanding.
     pub responder_resources: Option<u8>,
@@ -26,21 +26,29 @@ pub struct ConnParam<'a> {
     pub qp_num: Option<u32>,
     /// It has a shared receive queue, if it is not the id's own.
     pub srq: bool,
+    /// The queue pair's Q_Key, to accept in the port space UDP. `None`: [`crate::UDP_QKEY`], with which queue pairs of ids are made.
+    pub qkey: Option<u32>,
 }
 
 /// What the software device can have outstanding.
 const DEPTH: u8 = 16;
-const PKEY: u16 = 0xffff;
+pub(super) const PKEY: u16 = 0xffff;
 
 impl Id {
     /// Asks the peer for a connection (`rdma_connect`). The outcome comes as an event: [`crate::EventKind::Established`] or, if the queue
     /// pair is not the reader's to move, [`crate::EventKind::ConnectResponse`]; or one that says why not.
+    ///
+    /// In the port space UDP it asks for the peer's queue pair and address, which come with [`crate::EventKind::Established`]
+    /// ([`crate::Event::ud_param`]); there it needs no queue pair of its own.
     ///
     /// # Errors
     ///
     /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         let core = self.core();
+        if core.is_datagram() {
+            return self.ask(param);
+        }
         let options = *core.options.lock();
         let mut state = self.state()?;
         let (Phase::RouteResolved, Some(local), Some(peer), Some(gid), Some(path)) =
@@ -49,17 +57,7 @@ impl Id {
             return Err(Error::Phase { call: "connect", phase: state.phase });
         };
         let (qpn, srq, transport) = state.queue_pair(param)?;
-        let header = header(local, peer)?;
-        let mut private_data = [0; 92];
-        let length = IpCmHeader::LEN + param.private_data.len();
-        let room = private_data.get_mut(..length).ok_or_else(|| {
-            Error::Protocol(
-                ferroce_wire::cm::TooMuchPrivateData { len: param.private_data.len(), max: 92 - IpCmHeader::LEN }
-                    .into(),
-            )
-        })?;
-        room[..IpCmHeader::LEN].copy_from_slice(&header.emit());
-        room[IpCmHeader::LEN..].copy_from_slice(param.private_data);
+        let (private_data, length) = with_header::<92>(local, peer, param.private_data)?;
         let route = path.grh.unwrap_or(ferroce_verbs::GlobalRoute::new(Gid::from(peer.ip()), gid.index));
         let responder_resources = param.responder_resources.unwrap_or(DEPTH);
         let initiator_depth = param.initiator_depth.unwrap_or(DEPTH);
@@ -113,12 +111,17 @@ impl Id {
     /// Grants a connection that a peer has asked for (`rdma_accept`). Moves the id's queue pair, if it has one, to RTS first, in the
     /// calling thread. [`crate::EventKind::Established`] follows when the peer knows.
     ///
+    /// In the port space UDP it tells the peer the id's queue pair, and nothing follows.
+    ///
     /// # Errors
     ///
     /// [`Error::Phase`] if there is no request to grant, or it was taken back; [`Error::Device`] if the queue pair cannot be moved, in
     /// which case the request is rejected.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
         let core = self.core();
+        if core.is_datagram() {
+            return self.answer_with_qp(param);
+        }
         let qp = {
             let mut state = self.state()?;
             if state.phase != Phase::Requested {
@@ -170,12 +173,15 @@ impl Id {
     }
 
     /// Refuses a connection that a peer has asked for, or that a peer has granted (`rdma_reject`). `private_data` is at most 148
-    /// bytes.
+    /// bytes, 136 in the port space UDP.
     ///
     /// # Errors
     ///
     /// [`Error::Phase`] if there is nothing to refuse.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        if self.core().is_datagram() {
+            return self.refuse(private_data);
+        }
         let mut state = self.state()?;
         let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
             return Err(Error::Phase { call: "reject", phase: state.phase });
@@ -228,7 +234,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] if there was no connection yet.
+    /// [`Error::Phase`] if there was no connection yet, or in the port space UDP, where there is none.
     pub fn disconnect(&self) -> Result<()> {
         let core = self.core();
         let qp = {
@@ -240,7 +246,11 @@ impl Id {
                     core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
                     state.qp.clone()
                 }
-                (phase, _) => return Err(Error::Phase { call: "disconnect", phase }),
+                (phase, _) => {
+                    let call =
+                        if core.is_datagram() { "disconnecting where there are datagrams only" } else { "disconnect" };
+                    return Err(Error::Phase { call, phase });
+                }
             }
         };
         if let Some(qp) = qp {
@@ -278,14 +288,36 @@ impl IdState {
     /// Takes over what a peer asks for.
     pub(super) fn take_request(&mut self, request: &ConnectRequest) {
         self.conn = Some(request.conn);
-        let port = request.service_id.port().map_or(0, |(_, port)| port);
-        self.local = Some(SocketAddr::new(request.address.local.ip(), port));
-        let claimed = IpCmHeader::parse(request.private_data.as_slice()).ok();
-        let peer_port = claimed.map_or(0, |(header, _)| header.src_port);
-        // The address is the packet's, whatever the peer claims.
-        self.peer = Some(SocketAddr::new(request.address.remote.ip(), peer_port));
+        self.take_addresses(&request.address, request.service_id, request.private_data.as_slice());
         self.negotiated = Negotiated::of_request(request);
     }
+
+    /// The addresses of a request.
+    pub(super) fn take_addresses(&mut self, address: &Address, service_id: ServiceId, private_data: &[u8]) {
+        let port = service_id.port().map_or(0, |(_, port)| port);
+        self.local = Some(SocketAddr::new(address.local.ip(), port));
+        let claimed = IpCmHeader::parse(private_data).ok();
+        let peer_port = claimed.map_or(0, |(header, _)| header.src_port);
+        // The address is the packet's, whatever the peer claims.
+        self.peer = Some(SocketAddr::new(address.remote.ip(), peer_port));
+    }
+}
+
+/// The private data of a request: the header that says the addresses, then the user's. With its length.
+pub(super) fn with_header<const N: usize>(
+    local: SocketAddr,
+    peer: SocketAddr,
+    user: &[u8],
+) -> Result<([u8; N], usize)> {
+    let mut field = [0; N];
+    let length = IpCmHeader::LEN + user.len();
+    let room = field.get_mut(..length).ok_or_else(|| {
+        let too_much = ferroce_wire::cm::TooMuchPrivateData { len: user.len(), max: N - IpCmHeader::LEN };
+        Error::Protocol(too_much.into())
+    })?;
+    room[..IpCmHeader::LEN].copy_from_slice(&header(local, peer)?.emit());
+    room[IpCmHeader::LEN..].copy_from_slice(user);
+    Ok((field, length))
 }
 
 /// What tells the peer's listener the addresses (IBTA annex A11).

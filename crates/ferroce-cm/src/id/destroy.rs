@@ -27,11 +27,11 @@ impl IdCore {
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (conn, listener, service, qp, context) = {
+        let (conn, sidr, listener, service, qp, context) = {
             let mut state = self.state.lock();
             state.phase = Phase::Destroyed;
             let own = (state.qp.take(), state.context.take());
-            (state.conn.take(), state.listener.take(), state.service.take(), own.0, own.1)
+            (state.conn.take(), state.sidr.take(), state.listener.take(), state.service.take(), own.0, own.1)
         };
         // Requests that peers make from here on find the queue closed, or the listener.
         let unread = self.queue.close();
@@ -39,6 +39,9 @@ impl IdCore {
             // A name that is stale already is one that the protocol has let go of.
             if let Some(conn) = conn {
                 let _ = protocol.endpoint.destroy(now, conn);
+            }
+            if let Some(sidr) = sidr {
+                Self::close_sidr(&mut protocol.endpoint, now, sidr);
             }
             if let Some(listener) = listener {
                 let _ = protocol.endpoint.close_listener(now, listener);

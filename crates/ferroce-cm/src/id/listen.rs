@@ -3,7 +3,7 @@
 use super::resolve::ephemeral_port;
 use super::{Id, Phase};
 use crate::proto::{Bind, ListenParams, Service};
-use crate::{Error, PortSpace, Result};
+use crate::{Error, Result};
 use ferroce_verbs::{Gid, ServiceBinding};
 use ferroce_wire::cm::ServiceId;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +44,7 @@ impl Id {
             protocol.endpoint.listen(&ListenParams {
                 bind: bind(addr, gid),
                 service_id: ServiceId(service.service_id),
-                service: if core.port_space == PortSpace::Udp { Service::Datagram } else { Service::Connection },
+                service: if core.is_datagram() { Service::Datagram } else { Service::Connection },
                 backlog,
                 cookie,
             })

@@ -1,6 +1,7 @@
 //! Ids: one end of a connection to be, a connection, or a listener (`rdma_cm_id`).
 
 mod connect;
+mod datagram;
 mod destroy;
 mod listen;
 mod queue;
@@ -9,7 +10,7 @@ mod setup;
 
 use crate::channel::{ChannelCore, EventChannel};
 use crate::manager::{Manager, Protocol};
-use crate::proto::{ConnId, ConnectRequest, ListenId};
+use crate::proto::{ConnId, ConnectRequest, ListenId, SidrRequest};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub use connect::ConnParam;
+pub use datagram::UDP_QKEY;
 pub(crate) use queue::Queued;
 pub use setup::SetupIn;
 
@@ -57,6 +59,8 @@ pub(crate) struct IdCore {
 struct IdState {
     phase: Phase,
     conn: Option<ConnId>,
+    /// Its part in a resolution, in the port space UDP.
+    sidr: Option<datagram::Sidr>,
     listener: Option<ListenId>,
     service: Option<ServiceBinding>,
     local: Option<SocketAddr>,
@@ -92,7 +96,7 @@ pub enum Phase {
     Requested,
     /// It has granted a connection, and the peer has not confirmed it.
     Accepted,
-    /// It is connected.
+    /// It is connected; in the port space UDP the peer's queue pair is known, or the peer was told its own.
     Connected,
     /// It has asked for the end of the connection.
     Disconnecting,
@@ -173,6 +177,7 @@ impl IdCore {
                 state: Mutex::new(IdState {
                     phase,
                     conn: None,
+                    sidr: None,
                     listener: None,
                     service: None,
                     local: None,
@@ -197,15 +202,32 @@ impl IdCore {
         listener: &Arc<Self>,
         request: &ConnectRequest,
     ) -> Id {
+        let (id, cookie) = Self::child(manager, protocol, listener);
+        // The name is fresh.
+        let _ = protocol.endpoint.set_cookie(request.conn, cookie);
+        id.core().state.lock().take_request(request);
+        id
+    }
+
+    /// The id for a peer that asks a listener for a queue pair. With the protocol's lock held.
+    pub(crate) fn of_question(
+        manager: &Arc<Manager>,
+        protocol: &mut Protocol,
+        listener: &Arc<Self>,
+        request: &SidrRequest,
+    ) -> Id {
+        let (id, _) = Self::child(manager, protocol, listener);
+        id.core().state.lock().take_question(request);
+        id
+    }
+
+    fn child(manager: &Arc<Manager>, protocol: &mut Protocol, listener: &Arc<Self>) -> (Id, u64) {
         let options = *listener.options.lock();
         let id = Self::in_phase(manager, listener.queue.channel(), listener.port_space, Phase::Requested, options);
         let core = &id.0.0;
         let cookie = protocol.enroll(core);
         core.cookie.store(cookie, Ordering::Relaxed);
-        // The name is fresh.
-        let _ = protocol.endpoint.set_cookie(request.conn, cookie);
-        core.state.lock().take_request(request);
-        id
+        (id, cookie)
     }
 
     /// The cookie under which events come.

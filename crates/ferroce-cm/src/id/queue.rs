@@ -3,7 +3,7 @@
 use super::{Id, IdCore};
 use crate::Event;
 use crate::channel::ChannelCore;
-use crate::proto::{ConnectRequest, Event as ProtoEvent};
+use crate::proto::{ConnectRequest, Event as ProtoEvent, SidrRequest};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +16,13 @@ pub(crate) enum Queued {
         child: Id,
         /// What the peer asks.
         request: Box<ConnectRequest>,
+    },
+    /// A peer asks a listener for a queue pair.
+    Question {
+        /// The new id, which nobody else holds.
+        child: Id,
+        /// What the peer asks.
+        request: Box<SidrRequest>,
     },
     /// Another one of the protocol.
     Protocol(Box<ProtoEvent>),

@@ -3,10 +3,10 @@
 use super::connect::has_header;
 use super::queue::Queued;
 use super::resolve::path;
-use super::{Id, IdCore, Phase};
+use super::{Id, IdCore, Phase, datagram};
 use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
 use crate::{Error, Event, EventKind, Offer, Refusal, Result};
-use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState};
+use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState, QpType};
 use ferroce_wire::cm::IpCmHeader;
 use std::sync::Arc;
 
@@ -77,20 +77,29 @@ fn mtu_of(code: u8) -> Option<Mtu> {
 }
 
 impl Id {
-    /// Gives the id a queue pair (`rdma_create_qp`) and moves it to INIT, so that receives can be posted.
+    /// Gives the id a queue pair (`rdma_create_qp`) and moves it to INIT, so that receives can be posted. In the port space UDP it is
+    /// of the type UD and moved on to RTS at once, with the Q_Key [`UDP_QKEY`](crate::UDP_QKEY).
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] if it has one, [`Error::Device`] if the device refuses.
+    /// [`Error::Phase`] if it has one, [`Error::Device`] if the device refuses, or the type does not suit the port space.
     pub fn create_qp(&self, pd: &Pd, attr: &QpInitAttr) -> Result<Qp> {
         let check = |state: &super::IdState| match &state.qp {
             Some(_) => Err(Error::Phase { call: "creating a second queue pair", phase: state.phase }),
             None => Ok(()),
         };
         check(&*self.state()?)?;
+        let is_datagram = self.core().is_datagram();
+        if is_datagram != (attr.qp_type == QpType::Ud) {
+            let why = "the port space UDP takes queue pairs of the type UD, others take others";
+            return Err(Error::device("creating a queue pair")(ferroce_verbs::Error::invalid("qp_type", why)));
+        }
         // Without the lock: on a NIC this takes long.
         let qp = pd.create_qp(attr).map_err(Error::device("creating a queue pair"))?;
-        qp.modify(&QpAttr::init(Access::ALL)).map_err(Error::device("moving the queue pair to INIT"))?;
+        let states = if is_datagram { &[QpState::Init, QpState::Rtr, QpState::Rts][..] } else { &[QpState::Init] };
+        for &state in states {
+            qp.modify(&self.qp_attr(state)?).map_err(Error::device("moving the queue pair"))?;
+        }
         let mut state = self.state()?;
         check(&state)?;
         state.qp = Some(qp.clone());
@@ -109,6 +118,10 @@ impl Id {
 
 impl IdCore {
     fn attr(self: &Arc<Self>, to: QpState) -> Result<QpAttr> {
+        if self.is_datagram() {
+            return datagram::qp_attr(to)
+                .ok_or_else(|| Error::Phase { call: "qp_attr", phase: self.state.lock().phase });
+        }
         let options = *self.options.lock();
         let state = self.state.lock();
         let agreed = matches!(
@@ -195,8 +208,7 @@ impl IdCore {
     /// Does what an event leads to, and makes of it what is delivered.
     pub(super) fn process(self: &Arc<Self>, queued: Queued) -> Option<Event> {
         let id = Id(self.handles.upgrade()?);
-        let event =
-            |kind, private_data: &[u8]| Some(Event { id: id.clone(), kind, private_data: private_data.to_vec() });
+        let event = |kind, private_data: &[u8]| Some(Event::new(id.clone(), kind, private_data));
         match queued {
             Queued::AddrResolved(Ok(())) => event(EventKind::AddrResolved, &[]),
             Queued::AddrResolved(Err(error)) => event(EventKind::AddrError(error), &[]),
@@ -218,8 +230,11 @@ impl IdCore {
                     if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
+            Queued::Question { child, request } => self.on_question(id, child, &request),
             Queued::Protocol(what) => match *what {
                 ProtoEvent::Response(response) => self.on_response(&id, &response),
+                ProtoEvent::SidrResponse(response) => self.on_answer(id, &response),
+                ProtoEvent::SidrUnreachable { sent, .. } => self.on_no_answer(id, sent),
                 ProtoEvent::Rejected(rejected) => {
                     self.end(Phase::Disconnected);
                     event(EventKind::Rejected { reason: rejected.reason }, rejected.private_data.as_slice())
@@ -283,10 +298,7 @@ impl IdCore {
             };
             (state.qp.clone(), offer)
         };
-        let event = |kind| {
-            let private_data = response.private_data.as_slice().to_vec();
-            Some(Event { id: id.clone(), kind, private_data })
-        };
+        let event = |kind| Some(Event::new(id.clone(), kind, response.private_data.as_slice()));
         let setup_in = self.options.lock().setup_in;
         let (Some(qp), SetupIn::EventThread) = (&qp, setup_in) else {
             return event(EventKind::ConnectResponse(offer));

@@ -30,6 +30,8 @@ pub(super) struct Received {
     tid: u64,
     service_id: ServiceId,
     backlog: Option<Place>,
+    /// Nobody waits for the answer any more; the event has not been read, and keeps its place until it is.
+    is_void: bool,
     answer: Option<[u8; MAD_LEN]>,
 }
 
@@ -130,7 +132,7 @@ impl Endpoint {
         check("QPN", answer.qpn, 0xff_ffff)?;
         let private_data = PrivateData::new(answer.private_data)?;
         let (vendor_id, options) = Ece::to_wire(answer.ece);
-        self.sidr_read(now, slot);
+        self.sidr_read(now, slot)?;
         let received = &mut self.sidrs.received[slot];
         let rep = SidrRep {
             request_id: received.request_id,
@@ -157,18 +159,25 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`CmError::Stale`].
+    /// [`CmError::Stale`] as of [`answer_sidr`](Self::answer_sidr): nobody waits for the answer any more.
     pub fn sidr_request_read(&mut self, now: Nanos, sidr: SidrId) -> Result<(), CmError> {
         let slot = self.sidrs.received.find(sidr.0).ok_or(CmError::Stale)?;
-        self.sidr_read(now, slot);
-        Ok(())
+        self.sidr_read(now, slot)
     }
 
-    fn sidr_read(&mut self, now: Nanos, slot: u32) {
-        let Some(place) = self.sidrs.received[slot].backlog.take() else { return };
-        if let Some((moved, place)) = self.listeners.leave(place, now) {
+    /// Frees the place in the backlog of a question that is read. Forgets it, and fails, if nobody waits for the answer.
+    fn sidr_read(&mut self, now: Nanos, slot: u32) -> Result<(), CmError> {
+        if let Some(place) = self.sidrs.received[slot].backlog.take()
+            && let Some((moved, place)) = self.listeners.leave(place, now)
+        {
             self.sidrs.received[moved].backlog = Some(place);
         }
+        let has_expired = self.sidrs.received_timers.get(slot).is_some_and(|at| at <= now);
+        if self.sidrs.received[slot].is_void || has_expired {
+            self.remove_received(slot);
+            return Err(CmError::Stale);
+        }
+        Ok(())
     }
 
     /// The listener of an unread question is closed.
@@ -183,7 +192,8 @@ impl Endpoint {
             info: AdditionalInfo::EMPTY,
             private_data: &[],
         };
-        self.answer_sidr(now, sidr, &answer).expect("the name is fresh and the parameters fit");
+        // The parameters fit; nobody may wait for it.
+        let _ = self.answer_sidr(now, sidr, &answer);
     }
 
     pub(super) fn on_sidr_req(&mut self, now: Nanos, from: &Address, head: &Head, req: &SidrReq) {
@@ -197,7 +207,7 @@ impl Endpoint {
                 return;
             }
             // The peer has restarted. What it asked before it does not want to know any more.
-            self.remove_received(now, slot);
+            self.remove_received(slot);
         }
         let listener = self.listeners.asked(from, req.service_id);
         let Some(listener) = listener.filter(|&slot| self.listeners.get(slot).service == Service::Datagram) else {
@@ -208,7 +218,7 @@ impl Endpoint {
             self.counters.backlog_rejected += 1;
             return self.refuse_sidr_req(from, head.tid, req, SidrStatus::NoQp);
         }
-        if self.sidrs.received.len() >= self.config.limits.sidr && !self.evict_answered(now) {
+        if self.sidrs.received.len() >= self.config.limits.sidr && !self.evict_answered() {
             self.counters.limit_rejected += 1;
             return self.refuse_sidr_req(from, head.tid, req, SidrStatus::NoQp);
         }
@@ -218,6 +228,7 @@ impl Endpoint {
             tid: head.tid,
             service_id: req.service_id,
             backlog: None,
+            is_void: false,
             answer: None,
         });
         self.sidrs.received[slot].backlog = Some(self.listeners.enter(listener, slot, now));
@@ -243,21 +254,30 @@ impl Endpoint {
     }
 
     /// Makes room by forgetting the oldest answer, if there is any.
-    fn evict_answered(&mut self, now: Nanos) -> bool {
+    fn evict_answered(&mut self) -> bool {
         let Some((_, oldest)) = self.sidrs.received_timers.next() else { return false };
         let is_answered = self.sidrs.received[oldest].answer.is_some();
         if is_answered {
             self.counters.timewait_evicted += 1;
-            self.remove_received(now, oldest);
+            self.remove_received(oldest);
         }
         is_answered
     }
 
-    fn remove_received(&mut self, now: Nanos, slot: u32) {
-        self.sidr_read(now, slot);
+    /// Forgets a question. While the user has its event, unread, the place in the backlog stays taken: otherwise a peer that asks
+    /// again and again decides how many events there are.
+    fn remove_received(&mut self, slot: u32) {
         self.sidrs.received_timers.clear(slot);
-        let received = self.sidrs.received.remove(slot);
-        self.sidrs.by_peer.remove(&(received.address, received.request_id));
+        let received = &mut self.sidrs.received[slot];
+        let key = (received.address, received.request_id);
+        received.is_void = true;
+        let is_read = received.backlog.is_none();
+        if self.sidrs.by_peer.get(&key) == Some(&slot) {
+            self.sidrs.by_peer.remove(&key);
+        }
+        if is_read {
+            self.sidrs.received.remove(slot);
+        }
     }
 
     pub(super) fn on_sidr_rep(&mut self, from: &Address, head: &Head, rep: &SidrRep) {
@@ -304,7 +324,7 @@ impl Endpoint {
         while let Some((at, slot)) = self.sidrs.received_timers.next()
             && at <= now
         {
-            self.remove_received(now, slot);
+            self.remove_received(slot);
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::params::*;
 use crate::world::*;
 use ferroce_cm::proto::{Bind, CmError, Event, ListenParams, ResolveParams, Service, SidrAnswer, SidrId};
-use ferroce_wire::cm::{AdditionalInfo, CmMessage, SidrStatus};
+use ferroce_wire::MAD_LEN;
+use ferroce_wire::cm::{AdditionalInfo, CmMad, CmMessage, PrivateData, SidrReq, SidrStatus};
 
 fn listen(w: &mut World, host: usize, backlog: usize) -> ferroce_cm::proto::ListenId {
     let params =
@@ -168,6 +169,40 @@ fn a_flood_of_questions_is_bounded() {
     assert!(full, "the asking side has a limit, too");
     assert!(w.ep(1).usage().sidr_received <= 50);
     assert_eq!(w.sent(1, |message| matches!(message, CmMessage::SidrRep(_))), 500);
+}
+
+/// A peer that asks anew before its question is read does not decide how many events there are.
+#[test]
+fn questions_that_replace_each_other_are_bounded_by_the_backlog() {
+    let mut w = World::pair(206);
+    let listener = listen(&mut w, 1, 10);
+    let req = SidrReq { request_id: 7, pkey: 0xffff, service_id: DATAGRAMS, private_data: PrivateData::default() };
+    for tid in 0..100 {
+        let mut mad = [0; MAD_LEN];
+        CmMad { tid, ece_options: 0, message: req.into() }.emit(&mut mad);
+        let now = w.now;
+        w.ep(1).handle_mad(now, &address(1, 0), &mad);
+    }
+    assert_eq!(w.ep(1).usage().sidr_received, 10);
+    assert_eq!(w.ep(1).counters().backlog_rejected, 90);
+    let asked: Vec<_> = std::iter::from_fn(|| w.ep(1).poll_event())
+        .map(|event| match event {
+            Event::SidrRequest(request) => request.sidr,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(asked.len(), 10);
+    // All of them were given up for another one.
+    let now = w.now;
+    for &sidr in &asked[..5] {
+        assert_eq!(w.ep(1).sidr_request_read(now, sidr), Err(CmError::Stale));
+    }
+    assert_eq!(w.ep(1).answer_sidr(now, asked[5], &answer(SidrStatus::Success)), Err(CmError::Stale));
+    assert_eq!(w.ep(1).usage().sidr_received, 4);
+    w.ep(1).close_listener(now, listener).unwrap();
+    assert_eq!(w.sent(1, |message| matches!(message, CmMessage::SidrRep(rep) if rep.status == SidrStatus::Reject)), 0);
+    w.run(S);
+    w.assert_clean();
 }
 
 fn resolve_is_full(w: &mut World) -> bool {

@@ -1,6 +1,7 @@
 //! Two ends on a host of their own, and one that follows the events.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use ferroce_cm::proto::Config;
 use ferroce_cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, Id, PortSpace};
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
@@ -26,8 +27,13 @@ impl Host {
     }
 
     pub(crate) fn open(&self) -> Side {
+        self.open_with(|_| {})
+    }
+
+    pub(crate) fn open_with(&self, change: impl FnOnce(&mut Config)) -> Side {
         let runtime_dir = Some(self.registry.path().join("registry"));
-        Side::new(SoftDevice::new(SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() }).open().unwrap())
+        let config = SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() };
+        Side::new(SoftDevice::new(config).open().unwrap(), change)
     }
 }
 
@@ -41,10 +47,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(context: Context) -> Self {
+    fn new(context: Context, change: impl FnOnce(&mut Config)) -> Self {
         let pd = context.alloc_pd().unwrap();
         Self {
-            cm: ConnectionManager::new(&context).unwrap(),
+            cm: ConnectionManager::with_config(&context, change).unwrap(),
             channel: EventChannel::new().unwrap(),
             cq: context.create_cq(1024, None).unwrap(),
             mr: pd.alloc_mr(4096, Access::ALL).unwrap(),
@@ -53,24 +59,37 @@ impl Side {
     }
 
     pub(crate) fn id(&self) -> Id {
-        self.cm.create_id(&self.channel, PortSpace::Tcp)
+        self.id_in(PortSpace::Tcp)
+    }
+
+    pub(crate) fn id_in(&self, port_space: PortSpace) -> Id {
+        self.cm.create_id(&self.channel, port_space)
     }
 
     pub(crate) fn listen(&self) -> (Id, SocketAddr) {
-        let id = self.id();
-        id.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        self.listen_at(PortSpace::Tcp, "127.0.0.1:0")
+    }
+
+    pub(crate) fn listen_at(&self, port_space: PortSpace, addr: &str) -> (Id, SocketAddr) {
+        let id = self.id_in(port_space);
+        id.bind_addr(addr.parse().unwrap()).unwrap();
         id.listen(0).unwrap();
         let addr = id.local_addr().unwrap();
         (id, addr)
     }
 
     pub(crate) fn give_qp(&self, id: &Id) {
-        id.create_qp(&self.pd, &QpInitAttr::new(QpType::Rc, &self.cq)).unwrap();
+        let qp_type = if id.port_space() == PortSpace::Udp { QpType::Ud } else { QpType::Rc };
+        id.create_qp(&self.pd, &QpInitAttr::new(qp_type, &self.cq)).unwrap();
     }
 
     /// An id with a queue pair that is about to connect.
     pub(crate) fn resolved(&self, peer: SocketAddr) -> Id {
-        let id = self.id();
+        self.resolved_in(PortSpace::Tcp, peer)
+    }
+
+    pub(crate) fn resolved_in(&self, port_space: PortSpace, peer: SocketAddr) -> Id {
+        let id = self.id_in(port_space);
         id.resolve_addr(None, peer).unwrap();
         assert!(matches!(self.event().kind(), EventKind::AddrResolved));
         id.resolve_route().unwrap();
@@ -113,6 +132,7 @@ impl Side {
         loop {
             let usage = self.cm.usage();
             let left = usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait;
+            let left = left + usage.sidr_sent + usage.sidr_received;
             if left + self.cm.id_count() == 0 {
                 break;
             }

@@ -5,7 +5,19 @@ use crate::support::{ferroce, free_port, run, server, start};
 #[test]
 fn every_command_has_help_with_examples() {
     let root = run(&["--help"]).ok();
-    for part in ["info", "pingpong", "perf", "demo", "storm", "Exit codes:", "FERROCE_LINK", "Examples:"] {
+    for part in [
+        "info",
+        "pingpong",
+        "perf",
+        "demo",
+        "storm",
+        "cmatose",
+        "udaddy",
+        "cmtime",
+        "Exit codes:",
+        "FERROCE_LINK",
+        "Examples:",
+    ] {
         assert!(root.out.contains(part), "no {part} in {}", root.out);
     }
     for command in [
@@ -17,6 +29,10 @@ fn every_command_has_help_with_examples() {
         &["perf"],
         &["demo"],
         &["storm"],
+        &["rping"],
+        &["cmatose"],
+        &["udaddy"],
+        &["cmtime"],
     ] {
         let help = run(&[command, &["--help"]].concat()).ok();
         for part in ["Examples:", "--json", "--device", "--link", "--gid-index"] {
@@ -50,6 +66,9 @@ fn bad_arguments_are_usage_errors() {
         (&["storm", "--io-threads", "0"], "--io-threads"),
         (&["storm", "--listen", "somewhere"], "no IP address"),
         (&["storm", "--listen", "::", "--connect", "host"], "cannot be used with"),
+        (&["cmtime", "-s", "::1", "--once"], "cannot be used with"),
+        (&["cmatose", "-c", "0"], "--connections"),
+        (&["udaddy", "-s", "somewhere"], "invalid IP address"),
     ] {
         let ended = run(args).failed(2, part);
         assert!(ended.out.is_empty(), "{ended:?}");

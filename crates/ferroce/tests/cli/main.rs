@@ -3,5 +3,6 @@
 mod arguments;
 mod perf;
 mod pingpong;
+mod rdmacm;
 mod storm;
 mod support;

@@ -52,6 +52,12 @@ pub(crate) enum Command {
     Rping(crate::rping::RpingArgs),
     /// Open and close connections by the thousand, from many threads.
     Storm(crate::storm::StormArgs),
+    /// Connect many times at once and exchange messages, with another ferroce or with librdmacm's ucmatose.
+    Cmatose(crate::rdmacm::CmatoseArgs),
+    /// Exchange datagrams with what serves a UDP port, with another ferroce or with librdmacm's udaddy.
+    Udaddy(crate::rdmacm::UdaddyArgs),
+    /// Measure the steps of making and ending connections, with another ferroce or with librdmacm's cmtime.
+    Cmtime(crate::cmtime::CmtimeArgs),
 }
 
 impl Command {
@@ -64,6 +70,9 @@ impl Command {
             Self::Demo(args) => args.common.json,
             Self::Rping(args) => args.common.json,
             Self::Storm(args) => args.common.json,
+            Self::Cmatose(args) => args.shape.common.json,
+            Self::Udaddy(args) => args.shape.common.json,
+            Self::Cmtime(args) => args.common.json,
         }
     }
 }

@@ -3,6 +3,8 @@
 
 mod args;
 mod child;
+mod cm_events;
+mod cmtime;
 mod completions;
 mod demo;
 mod failure;
@@ -12,6 +14,7 @@ mod monitor;
 mod perf;
 mod pingpong;
 mod progress;
+mod rdmacm;
 mod report;
 mod rping;
 mod storm;
@@ -37,6 +40,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Rping(args) => rping::run(&args),
         Command::Storm(args) => storm::run(&args),
+        Command::Cmatose(args) => rdmacm::run_cmatose(&args),
+        Command::Udaddy(args) => rdmacm::run_udaddy(&args),
+        Command::Cmtime(args) => cmtime::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

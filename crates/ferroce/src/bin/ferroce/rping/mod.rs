@@ -7,6 +7,7 @@ mod exchange;
 mod server;
 
 use crate::args::Common;
+use crate::cm_events::{self, unexpected};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::report;
@@ -130,25 +131,5 @@ fn client(args: &RpingArgs, cm: &ConnectionManager, peer: SocketAddr) -> Result<
 
 /// Waits for an event.
 fn expect(args: &RpingArgs, channel: &EventChannel, what: &str, wanted: impl Fn(&EventKind) -> bool) -> Result<Event> {
-    let event = channel.next_timeout(args.timeout)?.ok_or_else(|| {
-        Failure::run(format!("nothing came of {what} in {:?}", args.timeout)).hint("--timeout gives it longer")
-    })?;
-    if wanted(event.kind()) {
-        return Ok(event);
-    }
-    Err(unexpected(what, event.kind()))
-}
-
-/// What an event means that is not the one that was waited for.
-fn unexpected(what: &str, kind: &EventKind) -> Failure {
-    match kind {
-        EventKind::Rejected { reason } => Failure::run(format!("{what} was refused: {reason}"))
-            .hint("is a server listening at this address and port?"),
-        EventKind::Unreachable { sent } => Failure::run(format!("nobody answered for {what}, asked {sent} times"))
-            .hint("the host is down, or UDP port 4791 is closed on the way"),
-        EventKind::AddrError(error) | EventKind::RouteError(error) => Failure::run(format!("{what}: {error}")),
-        EventKind::ConnectError(refusal) => Failure::run(format!("{what}: {refusal}")),
-        EventKind::Disconnected(_) => Failure::run(format!("the peer disconnected while this end waited for {what}")),
-        other => Failure::run(format!("while waiting for {what} came {other:?}")),
-    }
+    cm_events::expect(channel, args.timeout, what, wanted)
 }

@@ -1,0 +1,48 @@
+//! The server: accepts what comes, and lets go of what has ended.
+
+use super::{CmtimeArgs, Resources};
+use crate::failure::Result;
+use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+pub(super) fn run(args: &CmtimeArgs, cm: &ConnectionManager) -> Result<()> {
+    let resources = Resources::new(cm.context())?;
+    let channel = EventChannel::new()?;
+    let listener = cm.create_id(&channel, PortSpace::Tcp);
+    let address = args.bind.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    listener.bind_addr(SocketAddr::new(address, args.port))?;
+    listener.listen(0)?;
+    eprintln!("waiting at {address} port {}", args.port);
+    let mut ended = 0;
+    while !(args.once && ended == args.connections) {
+        let Some(event) = channel.next()? else { continue };
+        match event.kind() {
+            EventKind::ConnectRequest { id, .. } => {
+                if let Err(failure) = accept(id, &resources) {
+                    tracing::warn!(peer = ?id.peer_addr(), %failure, "a client was not accepted");
+                    id.destroy();
+                }
+            }
+            EventKind::Established | EventKind::TimewaitExit => {}
+            EventKind::Disconnected(_) => {
+                event.id().destroy();
+                ended += 1;
+            }
+            kind => {
+                tracing::warn!(peer = ?event.id().peer_addr(), ?kind, "a client did not get its connection");
+                event.id().destroy();
+            }
+        }
+    }
+    eprintln!("{ended} connections served");
+    Ok(())
+}
+
+fn accept(id: &Id, resources: &Resources) -> Result<()> {
+    id.create_qp(&resources.pd, &resources.attr())?;
+    id.accept(&ConnParam::default())?;
+    // It holds itself until it is destroyed: nobody needs to keep a list.
+    id.set_context(Arc::new(id.clone()))?;
+    Ok(())
+}
