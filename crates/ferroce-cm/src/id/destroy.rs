@@ -24,12 +24,14 @@ impl Id {
 
 impl IdCore {
     pub(crate) fn destroy(self: &Arc<Self>) {
-        if self.destroyed.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let (conn, listener, service, qp, context) = {
             let mut state = self.state.lock();
+            // With the lock: whoever else destroys it returns only once all calls see that it is.
+            if state.phase == Phase::Destroyed {
+                return;
+            }
             state.phase = Phase::Destroyed;
+            self.destroyed.store(true, Ordering::Release);
             let own = (state.qp.take(), state.context.take());
             (state.conn.take(), state.listener.take(), state.service.take(), own.0, own.1)
         };

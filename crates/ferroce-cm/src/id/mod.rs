@@ -44,6 +44,7 @@ pub(crate) struct IdCore {
     port_space: PortSpace,
     /// Under which the protocol knows it; 0 before it is enrolled.
     cookie: AtomicU64,
+    /// The phase says the same; this is for those who need not wait for the lock.
     destroyed: AtomicBool,
     /// Held for an instant; before the protocol's lock, where both are held.
     state: Mutex<IdState>,
