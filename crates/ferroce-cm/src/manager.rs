@@ -42,7 +42,7 @@ pub(crate) struct Protocol {
 #[derive(Default)]
 struct Outcome {
     transmits: Vec<Transmit>,
-    /// Events for ids that are destroyed; with one may go an id, whose end takes the lock.
+    /// Events that nobody will read; with one may go an id, whose end takes the lock.
     dropped: Vec<Queued>,
     wake_at: Option<Nanos>,
 }

@@ -316,15 +316,18 @@ impl Id {
     }
 
     /// Moves it to another channel, with its unread events (`rdma_migrate_id`). A reader that blocks in the new channel wakes;
-    /// an event that a reader of the old one has begun to deliver is delivered there.
+    /// an event that a reader of the old one has begun to deliver is delivered there. If the new channel is closed, unread events are
+    /// dropped.
     ///
     /// # Errors
     ///
     /// [`Error::Destroyed`].
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         // Locked, so that it is not destroyed meanwhile.
-        let _state = self.state()?;
-        self.core().queue.migrate(self.core(), channel.core());
+        let state = self.state()?;
+        let unread = self.core().queue.migrate(self.core(), channel.core());
+        drop(state);
+        drop(unread);
         Ok(())
     }
 }
