@@ -1,8 +1,8 @@
 //! Event channels.
 
 use crate::id::IdCore;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, Event, EventKind, Id, Result};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::future::Future;

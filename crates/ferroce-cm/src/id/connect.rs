@@ -161,7 +161,7 @@ impl Id {
                     ece: None,
                     private_data: param.private_data,
                     deadline: None,
-                    cookie: core.cookie.load(std::sync::atomic::Ordering::Relaxed),
+                    cookie: core.cookie.load(crate::sync::atomic::Ordering::Relaxed),
                 },
             )
         })?;

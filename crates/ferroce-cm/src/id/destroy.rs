@@ -1,9 +1,9 @@
 //! The end of an id, at any time.
 
 use super::{Id, IdCore, Phase};
+use crate::sync::atomic::Ordering;
 use ferroce_verbs::Qp;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Id {
     /// Destroys the id (`rdma_destroy_id`): at any time, from any thread, as often as one likes. Returns at once.

@@ -10,12 +10,12 @@ mod setup;
 use crate::channel::{ChannelCore, EventChannel};
 use crate::manager::{Manager, Protocol};
 use crate::proto::{ConnId, ConnectRequest, ListenId};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
-use parking_lot::Mutex;
 use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub use connect::ConnParam;
@@ -231,7 +231,7 @@ impl Id {
         &self.0.0
     }
 
-    fn state(&self) -> Result<parking_lot::MutexGuard<'_, IdState>> {
+    fn state(&self) -> Result<crate::sync::MutexGuard<'_, IdState>> {
         let state = self.core().state.lock();
         match state.phase {
             Phase::Destroyed => Err(Error::Destroyed),

@@ -4,7 +4,7 @@ use super::{Id, IdCore};
 use crate::Event;
 use crate::channel::ChannelCore;
 use crate::proto::{ConnectRequest, Event as ProtoEvent};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
