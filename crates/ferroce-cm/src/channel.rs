@@ -1,8 +1,8 @@
 //! Event channels.
 
 use crate::id::IdCore;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, Event, EventKind, Id, Result};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -187,7 +187,7 @@ impl EventChannel {
     }
 
     /// Ends the channel for all its readers, those that block included. Unread events are dropped; a request for a connection
-    /// among them is rejected.
+    /// among them is rejected. So are those that come later, unless their id has migrated.
     pub fn close(&self) {
         self.core.close();
     }
@@ -200,14 +200,15 @@ impl Ready {
 }
 
 impl ChannelCore {
-    /// Notes that `id` has events.
-    pub(crate) fn push(&self, id: Arc<IdCore>) {
+    /// Notes that `id` has events; whether somebody may read them.
+    pub(crate) fn push(&self, id: &Arc<IdCore>) -> bool {
         let mut ready = self.ready.lock();
         if ready.closed {
-            return;
+            return false;
         }
-        ready.ids.push_back(id);
+        ready.ids.push_back(id.clone());
         self.announce(ready);
+        true
     }
 
     fn announce(&self, mut ready: MutexGuard<'_, Ready>) {

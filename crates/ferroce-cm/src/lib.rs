@@ -25,7 +25,10 @@ mod error;
 mod event;
 mod id;
 mod manager;
+#[cfg(test)]
+mod model;
 pub mod proto;
+mod sync;
 
 pub use channel::{EventChannel, NextEvent};
 pub use connection::{Connection, Endpoint, Incoming, Listener};

@@ -3,9 +3,9 @@
 use crate::channel::EventChannel;
 use crate::id::{Id, IdCore, Queued};
 use crate::proto::{Address, Config, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
+use crate::sync::Mutex;
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{Ah, AhAttr, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd};
-use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub(crate) struct Protocol {
 #[derive(Default)]
 struct Outcome {
     transmits: Vec<Transmit>,
-    /// Events for ids that are destroyed; with one may go an id, whose end takes the lock.
+    /// Events that nobody will read; with one may go an id, whose end takes the lock.
     dropped: Vec<Queued>,
     wake_at: Option<Nanos>,
 }

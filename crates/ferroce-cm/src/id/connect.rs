@@ -164,7 +164,7 @@ impl Id {
                     ece: None,
                     private_data: param.private_data,
                     deadline: None,
-                    cookie: core.cookie.load(std::sync::atomic::Ordering::Relaxed),
+                    cookie: core.cookie.load(crate::sync::atomic::Ordering::Relaxed),
                 },
             )
         })?;
@@ -209,7 +209,9 @@ impl Id {
             }
             state.qp.clone()
         };
-        self.core().confirm(qp.as_ref()).inspect_err(|_| self.core().abandon())
+        self.core().confirm(qp.as_ref()).inspect_err(|_| {
+            self.core().abandon();
+        })
     }
 
     /// Says that the peer's data has come, so that it must have established the connection, though its message may be lost
@@ -230,7 +232,8 @@ impl Id {
     }
 
     /// Ends the connection (`rdma_disconnect`): moves the id's queue pair, if it has one, to ERR, which flushes it, and tells the
-    /// peer. [`crate::EventKind::Disconnected`] follows. Ending what has ended already is fine.
+    /// peer. [`crate::EventKind::Disconnected`] follows. After that event this answers the peer, which waits, if it was the one that
+    /// asked. Ending what has ended already is fine.
     ///
     /// # Errors
     ///
@@ -240,7 +243,12 @@ impl Id {
         let qp = {
             let mut state = self.state()?;
             match (state.phase, state.conn) {
-                (Phase::Disconnecting | Phase::Disconnected, _) => None,
+                (Phase::Disconnecting, _) | (Phase::Disconnected, None) => None,
+                (Phase::Disconnected, Some(conn)) => {
+                    // Where there is nobody to answer, it does nothing.
+                    core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    state.qp.clone()
+                }
                 (Phase::Connected | Phase::Accepted, Some(conn)) => {
                     state.phase = Phase::Disconnecting;
                     core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
@@ -261,16 +269,13 @@ impl Id {
 }
 
 impl super::IdCore {
-    /// Gives up a connection that cannot be used.
-    pub(super) fn abandon(self: &std::sync::Arc<Self>) {
+    /// Gives up a connection that cannot be used. Whether that is its end: otherwise it is over already, and an event says so.
+    pub(super) fn abandon(self: &std::sync::Arc<Self>) -> bool {
         let mut state = self.state.lock();
-        if let (Phase::Requested | Phase::Responding | Phase::Accepted, Some(conn)) = (state.phase, state.conn) {
-            state.phase = Phase::Disconnected;
-            self.manager.run(|protocol, now| {
-                // Its state may have changed meanwhile: then it is over anyway, or will be when the id is destroyed.
-                let _ = protocol.endpoint.reject(now, conn, RejectReason::ConsumerDefined, AdditionalInfo::EMPTY, &[]);
-            });
-        }
+        let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else { return false };
+        state.phase = Phase::Disconnected;
+        let (reason, info) = (RejectReason::ConsumerDefined, AdditionalInfo::EMPTY);
+        self.manager.run(|protocol, now| protocol.endpoint.reject(now, conn, reason, info, &[]).is_ok())
     }
 }
 

@@ -1,9 +1,9 @@
 //! The end of an id, at any time.
 
 use super::{Id, IdCore, Phase};
+use crate::sync::atomic::Ordering;
 use ferroce_verbs::Qp;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Id {
     /// Destroys the id (`rdma_destroy_id`): at any time, from any thread, as often as one likes. Returns at once.
@@ -24,12 +24,14 @@ impl Id {
 
 impl IdCore {
     pub(crate) fn destroy(self: &Arc<Self>) {
-        if self.destroyed.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let (conn, sidr, listener, service, qp, context) = {
             let mut state = self.state.lock();
+            // With the lock: whoever else destroys it returns only once all calls see that it is.
+            if state.phase == Phase::Destroyed {
+                return;
+            }
             state.phase = Phase::Destroyed;
+            self.destroyed.store(true, Ordering::Release);
             let own = (state.qp.take(), state.context.take());
             (state.conn.take(), state.sidr.take(), state.listener.take(), state.service.take(), own.0, own.1)
         };

@@ -11,12 +11,12 @@ mod setup;
 use crate::channel::{ChannelCore, EventChannel};
 use crate::manager::{Manager, Protocol};
 use crate::proto::{ConnId, ConnectRequest, ListenId, SidrRequest};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
-use parking_lot::Mutex;
 use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub use connect::ConnParam;
@@ -46,6 +46,7 @@ pub(crate) struct IdCore {
     port_space: PortSpace,
     /// Under which the protocol knows it; 0 before it is enrolled.
     cookie: AtomicU64,
+    /// The phase says the same; this is for those who need not wait for the lock.
     destroyed: AtomicBool,
     /// Held for an instant; before the protocol's lock, where both are held.
     state: Mutex<IdState>,
@@ -252,7 +253,7 @@ impl Id {
         &self.0.0
     }
 
-    fn state(&self) -> Result<parking_lot::MutexGuard<'_, IdState>> {
+    fn state(&self) -> Result<crate::sync::MutexGuard<'_, IdState>> {
         let state = self.core().state.lock();
         match state.phase {
             Phase::Destroyed => Err(Error::Destroyed),
@@ -337,15 +338,18 @@ impl Id {
     }
 
     /// Moves it to another channel, with its unread events (`rdma_migrate_id`). A reader that blocks in the new channel wakes;
-    /// an event that a reader of the old one has begun to deliver is delivered there.
+    /// an event that a reader of the old one has begun to deliver is delivered there. If the new channel is closed, unread events are
+    /// dropped.
     ///
     /// # Errors
     ///
     /// [`Error::Destroyed`].
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         // Locked, so that it is not destroyed meanwhile.
-        let _state = self.state()?;
-        self.core().queue.migrate(self.core(), channel.core());
+        let state = self.state()?;
+        let unread = self.core().queue.migrate(self.core(), channel.core());
+        drop(state);
+        drop(unread);
         Ok(())
     }
 }

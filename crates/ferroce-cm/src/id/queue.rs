@@ -4,7 +4,7 @@ use super::{Id, IdCore};
 use crate::Event;
 use crate::channel::ChannelCore;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, SidrRequest};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -54,12 +54,13 @@ impl EventQueue {
         self.0.lock().channel.clone()
     }
 
-    pub(super) fn migrate(&self, id: &Arc<IdCore>, channel: &Arc<ChannelCore>) {
+    /// Returns what is unread if the new channel is closed, to be dropped without locks.
+    pub(super) fn migrate(&self, id: &Arc<IdCore>, channel: &Arc<ChannelCore>) -> VecDeque<Queued> {
         let mut inner = self.0.lock();
         inner.channel = channel.clone();
         // What is in the old list leads nowhere: its reader sees that the id is not on that channel.
         inner.listed = false;
-        inner.list(id);
+        inner.list(id)
     }
 
     /// Ends it; returns what nobody will read, to be dropped without locks.
@@ -71,25 +72,28 @@ impl EventQueue {
 }
 
 impl Inner {
-    /// Puts the id into the list of its channel if it belongs there.
-    fn list(&mut self, id: &Arc<IdCore>) {
+    /// Puts the id into the list of its channel if it belongs there. If the channel is closed nobody will read the events: returns
+    /// them, to be dropped without locks.
+    fn list(&mut self, id: &Arc<IdCore>) -> VecDeque<Queued> {
         if !self.listed && !self.busy && !self.events.is_empty() {
-            self.listed = true;
-            self.channel.push(id.clone());
+            self.listed = self.channel.push(id);
+            if !self.listed {
+                return std::mem::take(&mut self.events);
+            }
         }
+        VecDeque::new()
     }
 }
 
 impl IdCore {
-    /// Adds an event, or gives it back if the id is destroyed. It is to be dropped without locks.
-    pub(crate) fn push(self: &Arc<Self>, event: Queued) -> Option<Queued> {
+    /// Adds an event. Returns what nobody will read, because the id is destroyed or its channel closed; to be dropped without locks.
+    pub(crate) fn push(self: &Arc<Self>, event: Queued) -> VecDeque<Queued> {
         let mut inner = self.queue.0.lock();
         if inner.closed {
-            return Some(event);
+            return VecDeque::from([event]);
         }
         inner.events.push_back(event);
-        inner.list(self);
-        None
+        inner.list(self)
     }
 
     /// Takes the next event and processes it, for a reader of `channel`. `None`: there is nothing to deliver.
@@ -107,8 +111,9 @@ impl IdCore {
         let event = self.process(queued);
         let mut inner = self.queue.0.lock();
         inner.busy = false;
-        inner.list(self);
+        let unread = inner.list(self);
         drop(inner);
+        drop(unread);
         // Destroyed meanwhile: what was processed is not delivered.
         event.filter(|_| !self.is_destroyed())
     }

@@ -305,12 +305,12 @@ impl IdCore {
         };
         match self.confirm(Some(qp)) {
             Ok(()) => event(EventKind::Established),
-            Err(Error::Destroyed) => None,
-            Err(error) => {
-                self.abandon();
+            Err(error) if self.abandon() => {
                 self.flush(qp);
                 event(EventKind::ConnectError(Refusal::Setup(error.to_string())))
             }
+            // The peer has ended it meanwhile, and that is the next event; or the program has decided otherwise.
+            Err(_) => None,
         }
     }
 }

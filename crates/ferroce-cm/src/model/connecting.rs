@@ -1,0 +1,168 @@
+//! A connection is under way, and something comes in between.
+
+use super::device::Answer;
+use super::search::{exhaust, sample};
+use super::{What, World, join, tolerate};
+use crate::{ConnParam, Phase, SetupIn};
+use shuttle::thread;
+
+/// The peer's answer comes, the event thread moves the queue pair, and two threads destroy the id.
+fn destroyed() {
+    let world = World::new(Answer::Grant);
+    let id = world.connecting();
+    world.watch(&id);
+    let reader = world.reader(&world.channel, drop);
+    let others = vec![world.progress(), world.destroyer(id.clone()), world.destroyer(id)];
+    world.join(others, &world.channel, vec![reader]);
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_the_answer_comes() {
+    exhaust(1, destroyed);
+    sample(2000, destroyed);
+}
+
+/// As before, with one thread less and one preemption more.
+fn destroyed_by_one() {
+    let world = World::new(Answer::Grant);
+    let id = world.connecting();
+    assert!(world.host.deliver());
+    world.watch(&id);
+    let reader = world.reader(&world.channel, drop);
+    let others = vec![world.destroyer(id)];
+    world.join(others, &world.channel, vec![reader]);
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_the_answer_is_read() {
+    exhaust(3, destroyed_by_one);
+}
+
+/// `connect` itself and `destroy` at once.
+fn connect_and_destroy() {
+    let world = World::new(Answer::Grant);
+    let id = world.resolved();
+    world.watch(&id);
+    let reader = world.reader(&world.channel, drop);
+    let connector = {
+        let (id, host) = (id.clone(), world.host.clone());
+        thread::spawn(move || {
+            tolerate(id.connect(&ConnParam::default()));
+            while host.deliver() {}
+        })
+    };
+    let others = vec![connector, world.destroyer(id)];
+    world.join(others, &world.channel, vec![reader]);
+    assert!(world.host.ends().into_iter().all(|ends| ends == 1), "the peer is told");
+    world.finish();
+}
+
+#[test]
+fn connected_and_destroyed_at_once() {
+    exhaust(2, connect_and_destroy);
+    sample(2000, connect_and_destroy);
+}
+
+/// The peer refuses, or grants and ends it while the event thread moves the queue pair: there is one end.
+fn ended_by_the_peer(answer: Answer) {
+    let world = World::new(answer);
+    let id = world.connecting();
+    let readers = vec![world.reader(&world.channel, drop), world.reader(&world.channel, drop)];
+    let others = vec![world.progress()];
+    world.join(others, &world.channel, readers);
+    assert_eq!(world.seen(&id, What::Ended), 1, "{:?}", world.all(&id));
+    assert_eq!(id.phase(), Phase::Disconnected);
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn the_peer_refuses() {
+    exhaust(2, || ended_by_the_peer(Answer::Refuse));
+}
+
+#[test]
+fn the_peer_grants_and_ends_it_at_once() {
+    exhaust(1, || ended_by_the_peer(Answer::GrantAndEnd));
+    sample(2000, || ended_by_the_peer(Answer::GrantAndEnd));
+}
+
+/// Whoever reads the answer has another thread confirm it, while a third destroys the id and the peer ends it.
+fn confirmed_by_the_caller() {
+    let world = World::new(Answer::Grant);
+    let id = world.resolved();
+    id.set_options(|options| options.setup_in = SetupIn::Caller).unwrap();
+    id.connect(&ConnParam::default()).unwrap();
+    assert!(world.host.deliver());
+    world.watch(&id);
+    let reader = world.reader(&world.channel, |event| tolerate(event.id().establish()));
+    let caller = {
+        let id = id.clone();
+        thread::spawn(move || tolerate(id.establish()))
+    };
+    let others = vec![caller, world.destroyer(id)];
+    world.join(others, &world.channel, vec![reader]);
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    world.finish();
+}
+
+#[test]
+fn confirmed_by_the_caller_and_destroyed() {
+    exhaust(2, confirmed_by_the_caller);
+    sample(2000, confirmed_by_the_caller);
+}
+
+/// A request is granted while the peer takes it back.
+fn granted_and_taken_back() {
+    let world = World::new(Answer::Grant);
+    let listener = world.listener();
+    let id = world.requested();
+    world.host.end_all();
+    let reader = world.reader(&world.channel, drop);
+    let accepting = {
+        let id = id.clone();
+        thread::spawn(move || tolerate(id.accept(&ConnParam::default())))
+    };
+    let others = vec![accepting, world.progress()];
+    world.join(others, &world.channel, vec![reader]);
+    assert_eq!(world.all(&id), [What::Ended], "exactly once");
+    assert_eq!(id.phase(), Phase::Disconnected);
+    drop((id, listener));
+    world.finish();
+}
+
+#[test]
+fn granted_while_the_peer_takes_it_back() {
+    exhaust(2, granted_and_taken_back);
+    sample(2000, granted_and_taken_back);
+}
+
+/// A request is granted, refused and destroyed by three threads at once.
+fn decided_thrice() {
+    let world = World::new(Answer::Grant);
+    let listener = world.listener();
+    let id = world.requested();
+    world.watch(&id);
+    let reader = world.reader(&world.channel, drop);
+    let (accepting, rejecting) = (id.clone(), id.clone());
+    let others = vec![
+        thread::spawn(move || tolerate(accepting.accept(&ConnParam::default()))),
+        thread::spawn(move || tolerate(rejecting.reject(&[]))),
+        world.destroyer(id),
+    ];
+    join(others);
+    world.join(vec![world.progress()], &world.channel, vec![reader]);
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    drop(listener);
+    world.finish();
+}
+
+#[test]
+fn granted_refused_and_destroyed_at_once() {
+    exhaust(1, decided_thrice);
+    sample(2000, decided_thrice);
+}

@@ -1,0 +1,516 @@
+//! A device of which connection management needs nothing but queue pairs that change states, and queue pair 1, behind which there is
+//! a peer.
+
+use crate::proto::{AcceptParams, Address, Config, ConnId, ConnectParams, Endpoint, Event, Nanos};
+use ferroce_verbs::provider::{AhOps, CompChannelOps, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::{
+    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, Error, Gid, GidEntry, MAD_LEN, MadHandler,
+    MadOrigin, Mtu, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr,
+    ServiceBinding, SrqInitAttr, WorkCompletion, check_transition,
+};
+use ferroce_wire::IpPair;
+use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, PortSpace, RejectReason, ServiceId, TransportService};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use shuttle::sync::atomic::AtomicUsize;
+use std::collections::{HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Where our listeners listen.
+pub(super) const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(LOCAL), 7471);
+
+/// Where the peer does.
+pub(super) const THERE: SocketAddr = SocketAddr::new(IpAddr::V4(REMOTE), 7471);
+
+/// Rounds of messages and timers after which all is over, or never will be.
+const PATIENCE: usize = 500;
+
+/// The device, its peer, and the network between them.
+#[derive(Clone)]
+pub(super) struct Host(Arc<Shared>);
+
+struct Shared {
+    /// Every call of the device passes here: an order may change at it.
+    gate: AtomicUsize,
+    state: Mutex<State>,
+}
+
+struct State {
+    peer: Endpoint,
+    answer: Answer,
+    conns: Vec<PeerConn>,
+    /// From the peer.
+    inbox: VecDeque<[u8; MAD_LEN]>,
+    now: Nanos,
+    wake_at: Nanos,
+    handler: Option<Weak<dyn MadHandler>>,
+    services: HashSet<ServiceBinding>,
+    qps: usize,
+    next_qpn: u32,
+    /// [`Id::destroy`](crate::Id::destroy) of what is watched has returned.
+    destroyed: bool,
+    /// Threads that have called the device since.
+    late: HashSet<shuttle::thread::ThreadId>,
+}
+
+/// A connection, as the peer sees it.
+struct PeerConn {
+    conn: ConnId,
+    established: bool,
+    /// How often it has ended.
+    ends: usize,
+}
+
+/// What the peer says to a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Grant,
+    Refuse,
+    /// It grants, and ends the connection at once.
+    GrantAndEnd,
+}
+
+impl Host {
+    pub(super) fn new(answer: Answer) -> Self {
+        let mut peer = Endpoint::new(Config::new(2, 2), StdRng::seed_from_u64(2));
+        peer.listen(&crate::proto::ListenParams {
+            bind: crate::proto::Bind::Any,
+            service_id: ServiceId::from_port(PortSpace::Tcp, THERE.port()),
+            service: crate::proto::Service::Connection,
+            backlog: 0,
+            cookie: 0,
+        })
+        .unwrap();
+        let state = State {
+            peer,
+            answer,
+            conns: Vec::new(),
+            inbox: VecDeque::new(),
+            now: 1_000_000_000,
+            wake_at: Nanos::MAX,
+            handler: None,
+            services: HashSet::new(),
+            qps: 0,
+            next_qpn: 0,
+            destroyed: false,
+            late: HashSet::new(),
+        };
+        Self(Arc::new(Shared { gate: AtomicUsize::new(0), state: Mutex::new(state) }))
+    }
+
+    pub(super) fn context(&self) -> Context {
+        self.open().unwrap()
+    }
+
+    /// The peer asks for a connection.
+    pub(super) fn ask(&self) -> ConnId {
+        let mut state = self.state();
+        let header = IpCmHeader { ip: IpPair::V4 { src: REMOTE, dst: LOCAL }, src_port: 1 };
+        let qpn = 0x1000 + state.conns.len() as u32;
+        let psn = state.peer.random_psn();
+        let now = state.now;
+        let conn = state.peer.connect(
+            now,
+            &ConnectParams {
+                address: Address { local: REMOTE.into(), remote: LOCAL.into(), scope_id: 0 },
+                service_id: ServiceId::from_port(PortSpace::Tcp, HERE.port()),
+                transport: TransportService::Rc,
+                qpn,
+                psn,
+                responder_resources: 1,
+                initiator_depth: 1,
+                retry_count: 7,
+                rnr_retry_count: 7,
+                srq: false,
+                pkey: 0xffff,
+                path_mtu: Mtu::Mtu1024 as u8,
+                ack_timeout: 14,
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: 64,
+                ece: None,
+                private_data: &header.emit(),
+                deadline: now + 5_000_000_000,
+                cookie: 0,
+            },
+        );
+        let conn = conn.unwrap();
+        state.conns.push(PeerConn { conn, established: false, ends: 0 });
+        state.settle();
+        conn
+    }
+
+    /// The peer ends all its connections, or gives up asking for them.
+    pub(super) fn end_all(&self) {
+        let mut state = self.state();
+        let now = state.now;
+        for at in 0..state.conns.len() {
+            let conn = state.conns[at].conn;
+            // It may have been.
+            let _ = state.peer.destroy(now, conn);
+        }
+        state.settle();
+    }
+
+    /// The peer asks for the end of its connections.
+    pub(super) fn disconnect_all(&self) {
+        let mut state = self.state();
+        let now = state.now;
+        for at in 0..state.conns.len() {
+            let conn = state.conns[at].conn;
+            state.peer.disconnect(now, conn, &[]).unwrap();
+        }
+        state.settle();
+    }
+
+    /// How often each connection of the peer has ended, in order of their beginning.
+    pub(super) fn ends(&self) -> Vec<usize> {
+        self.state().conns.iter().map(|conn| conn.ends).collect()
+    }
+
+    /// The peer's connections that are established, as the peer sees it.
+    pub(super) fn established(&self) -> usize {
+        self.state().conns.iter().filter(|conn| conn.established).count()
+    }
+
+    /// Delivers a message; whether there was one.
+    pub(super) fn deliver(&self) -> bool {
+        let (handler, mad) = {
+            let mut state = self.state();
+            let Some(mad) = state.inbox.pop_front() else { return false };
+            (state.handler.clone().unwrap(), mad)
+        };
+        if let Some(handler) = handler.upgrade() {
+            handler.receive(&MadOrigin { remote: REMOTE.into(), local: LOCAL.into(), traffic_class: 0 }, &mad);
+        }
+        true
+    }
+
+    /// Lets time pass until nothing is under way, on either side.
+    pub(super) fn settle(&self, is_over: impl Fn() -> bool) {
+        for _ in 0..PATIENCE {
+            while self.deliver() {}
+            if is_over() && self.state().peer.poll_timeout().is_none() {
+                return;
+            }
+            let handler = {
+                let mut state = self.state();
+                let next = state.peer.poll_timeout().unwrap_or(Nanos::MAX).min(state.wake_at);
+                assert_ne!(next, Nanos::MAX, "nothing is due, and something is left");
+                state.now = next;
+                state.peer.handle_timeout(next);
+                state.settle();
+                if state.wake_at > next {
+                    continue;
+                }
+                state.wake_at = Nanos::MAX;
+                state.handler.clone().unwrap()
+            };
+            if let Some(handler) = handler.upgrade() {
+                handler.expired();
+            }
+        }
+        panic!("it does not end");
+    }
+
+    pub(super) fn qps(&self) -> usize {
+        self.state().qps
+    }
+
+    pub(super) fn services(&self) -> usize {
+        self.state().services.len()
+    }
+
+    /// [`Id::destroy`](crate::Id::destroy) of what is watched has returned.
+    pub(super) fn set_destroyed(&self) {
+        self.state().destroyed = true;
+    }
+
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.state().destroyed
+    }
+
+    /// Whether this thread has called the device after that, since it asked the last time.
+    pub(super) fn was_late(&self) -> bool {
+        self.state().late.remove(&shuttle::thread::current().id())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+
+    fn pass(&self) {
+        self.0.gate.fetch_add(1, Ordering::SeqCst);
+        self.note();
+    }
+
+    fn note(&self) {
+        let mut state = self.state();
+        if state.destroyed {
+            state.late.insert(shuttle::thread::current().id());
+        }
+    }
+}
+
+impl State {
+    /// The peer answers; its messages go to the inbox.
+    fn settle(&mut self) {
+        let now = self.now;
+        while let Some(event) = self.peer.poll_event() {
+            match event {
+                Event::ConnectRequest(request) => {
+                    self.conns.push(PeerConn { conn: request.conn, established: false, ends: 0 });
+                    if self.answer == Answer::Refuse {
+                        let (reason, info) = (RejectReason::ConsumerDefined, AdditionalInfo::EMPTY);
+                        self.peer.reject(now, request.conn, reason, info, &[]).unwrap();
+                        continue;
+                    }
+                    let params = AcceptParams {
+                        qpn: 0x2000,
+                        psn: 1,
+                        responder_resources: 1,
+                        initiator_depth: 1,
+                        rnr_retry_count: 7,
+                        srq: false,
+                        ece: None,
+                        private_data: &[],
+                        deadline: None,
+                        cookie: 0,
+                    };
+                    self.peer.accept(now, request.conn, &params).unwrap();
+                    if self.answer == Answer::GrantAndEnd {
+                        self.peer.destroy(now, request.conn).unwrap();
+                    }
+                }
+                Event::Response(response) => {
+                    self.peer.establish(response.conn, &[]).unwrap();
+                    self.conn(response.conn).established = true;
+                }
+                Event::Established { conn, .. } => self.conn(conn).established = true,
+                Event::Disconnected { conn, .. } => {
+                    self.peer.disconnect(now, conn, &[]).unwrap();
+                    self.end(conn);
+                }
+                Event::Rejected(rejected) => self.end(rejected.conn),
+                Event::Unreachable(unreachable) => self.end(unreachable.conn),
+                _ => {}
+            }
+        }
+        while let Some(transmit) = self.peer.poll_transmit() {
+            self.inbox.push_back(transmit.mad);
+        }
+    }
+
+    fn end(&mut self, conn: ConnId) {
+        let conn = self.conn(conn);
+        conn.ends += 1;
+        conn.established = false;
+    }
+
+    fn conn(&mut self, conn: ConnId) -> &mut PeerConn {
+        self.conns.iter_mut().find(|known| known.conn == conn).unwrap()
+    }
+}
+
+impl Device for Host {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { name: "model".into(), provider: "model", node_guid: 1 }
+    }
+
+    fn open(&self) -> Result<Context> {
+        Ok(Context::from_ops(Arc::new(Opened(self.clone()))))
+    }
+}
+
+struct Opened(Host);
+
+struct Domain(Arc<Opened>);
+
+struct QueuePair {
+    host: Host,
+    number: u32,
+    state: Mutex<QpState>,
+    /// It is in the middle of a transition.
+    busy: Mutex<bool>,
+}
+
+const UNUSED: &str = "connection management does not use it";
+
+impl ContextOps for Opened {
+    fn info(&self) -> DeviceInfo {
+        Device::info(&self.0)
+    }
+    fn query_device(&self) -> Result<DeviceAttr> {
+        unreachable!("{UNUSED}")
+    }
+    fn query_port(&self, _: u8) -> Result<PortAttr> {
+        unreachable!("{UNUSED}")
+    }
+    fn gid_table(&self, _: u8) -> Result<Vec<GidEntry>> {
+        let gid = Gid::from(LOCAL);
+        Ok(vec![GidEntry { index: 0, gid, netdev: String::new(), ifindex: 1, mtu: Mtu::Mtu1024, loopback: false }])
+    }
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
+        Ok(Arc::new(Domain(self)))
+    }
+    fn create_comp_channel(self: Arc<Self>) -> Result<Arc<dyn CompChannelOps>> {
+        unreachable!("{UNUSED}")
+    }
+    fn create_cq(self: Arc<Self>, _: u32, _: Option<Arc<dyn CompChannelOps>>) -> Result<Arc<dyn CqOps>> {
+        Ok(Arc::new(NoCompletions))
+    }
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        unreachable!("{UNUSED}")
+    }
+    fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
+        unreachable!("{UNUSED}")
+    }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+    fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
+        Some(Arc::new(self.0.clone()))
+    }
+}
+
+impl GsiOps for Host {
+    fn set_handler(&self, handler: Weak<dyn MadHandler>) -> Result<()> {
+        self.state().handler = Some(handler);
+        Ok(())
+    }
+    fn send(&self, _: &dyn AhOps, mad: &[u8; MAD_LEN]) -> Result<()> {
+        self.pass();
+        let mut state = self.state();
+        let from = Address { local: REMOTE.into(), remote: LOCAL.into(), scope_id: 0 };
+        let now = state.now;
+        state.peer.handle_mad(now, &from, mad);
+        state.settle();
+        Ok(())
+    }
+    fn bind_service(&self, binding: ServiceBinding) -> Result<()> {
+        self.pass();
+        assert!(self.state().services.insert(binding));
+        Ok(())
+    }
+    fn release_service(&self, binding: ServiceBinding) {
+        self.pass();
+        assert!(self.state().services.remove(&binding), "released twice");
+    }
+    fn comm_id_prefix(&self) -> u8 {
+        1
+    }
+    fn now(&self) -> u64 {
+        self.note();
+        self.state().now
+    }
+    fn wake_at(&self, deadline: u64) {
+        let mut state = self.state();
+        state.wake_at = state.wake_at.min(deadline);
+    }
+}
+
+impl PdOps for Domain {
+    fn reg_mr(self: Arc<Self>, _: Region, _: Access) -> Result<Arc<dyn MrOps>> {
+        unreachable!("{UNUSED}")
+    }
+    fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
+        Ok(Arc::new(Handle(*attr)))
+    }
+    fn create_srq(self: Arc<Self>, _: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
+        unreachable!("{UNUSED}")
+    }
+    fn create_qp(self: Arc<Self>, _: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
+        let host = self.0.0.clone();
+        let number = {
+            let mut state = host.state();
+            state.qps += 1;
+            state.next_qpn += 1;
+            state.next_qpn
+        };
+        Ok(Arc::new(QueuePair { host, number, state: Mutex::new(QpState::Reset), busy: Mutex::new(false) }))
+    }
+    fn context(&self) -> Arc<dyn ContextOps> {
+        self.0.clone()
+    }
+}
+
+struct Handle(AhAttr);
+
+impl AhOps for Handle {
+    fn attr(&self) -> &AhAttr {
+        &self.0
+    }
+}
+
+struct NoCompletions;
+
+impl CqOps for NoCompletions {
+    fn poll(&self, _: &mut [WorkCompletion]) -> Result<usize> {
+        Ok(0)
+    }
+    fn req_notify(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn cqe(&self) -> u32 {
+        1
+    }
+}
+
+pub(super) fn cq() -> Cq {
+    Cq::from_ops(Arc::new(NoCompletions))
+}
+
+impl QpOps for QueuePair {
+    fn qp_num(&self) -> u32 {
+        self.number
+    }
+    fn qp_type(&self) -> QpType {
+        QpType::Rc
+    }
+    fn cap(&self) -> QpCap {
+        QpCap::default()
+    }
+    fn state(&self) -> QpState {
+        *self.state.lock().unwrap()
+    }
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let before = std::mem::replace(&mut *self.busy.lock().unwrap(), true);
+        assert!(!before, "two transitions at once");
+        // On a NIC it takes long.
+        self.host.pass();
+        let next = check_transition(QpType::Rc, self.state(), attr);
+        if let Ok(next) = next {
+            *self.state.lock().unwrap() = next;
+        }
+        self.host.pass();
+        *self.busy.lock().unwrap() = false;
+        next.map(drop)
+    }
+    fn query(&self) -> Result<QpAttr> {
+        unreachable!("{UNUSED}")
+    }
+    fn post_send(&self, _: &[SendWr<'_>]) -> Result<(), PostError> {
+        unreachable!("{UNUSED}")
+    }
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("{UNUSED}")
+    }
+    fn attach_mcast(&self, _: Gid) -> Result<()> {
+        Err(Error::Unsupported { what: UNUSED, by: "model" })
+    }
+    fn detach_mcast(&self, _: Gid) -> Result<()> {
+        Err(Error::Unsupported { what: UNUSED, by: "model" })
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.host.state().qps -= 1;
+    }
+}
