@@ -74,6 +74,8 @@ pub(crate) struct Port {
     /// Neither faults nor a capture: what the fast path asks.
     pub(super) plain: bool,
     pub(super) strays: AtomicU64,
+    /// How often a poller found another thread at it.
+    turned_away: AtomicU32,
     /// A probe came back: the account of who has which socket is right for this one.
     pub(super) confirmed: AtomicBool,
     /// Those who poll do not look at the socket: epoll has to.
@@ -249,6 +251,7 @@ impl Port {
             capture,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
+            turned_away: AtomicU32::new(0),
             confirmed: AtomicBool::new(false),
             udp_cold: AtomicBool::new(true),
             udp_pending: AtomicBool::new(false),
@@ -366,13 +369,23 @@ impl Port {
     /// Makes progress in the calling thread, unless another one is at it.
     #[inline]
     pub(crate) fn progress(&self, engine: &Engine) {
-        let Some(mut rx) = self.rx.try_lock() else { return };
+        let Some(mut rx) = self.rx.try_lock() else { return self.busy() };
         rx.round(self, engine, Who::Poller);
         drop(rx);
         let streak = self.kick.streak.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.kick.streak.store(streak, Ordering::Relaxed);
         if streak == STREAK {
             self.kick.wake();
+        }
+    }
+
+    /// Another thread makes progress. Lets it have the processor now and then: it may be waiting for this one's.
+    #[cold]
+    fn busy(&self) {
+        /// Looks between two offers of the processor.
+        const LOOKS: u32 = 32;
+        if self.turned_away.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
+            std::thread::yield_now();
         }
     }
 

@@ -69,15 +69,15 @@ impl Driver {
         if cold {
             self.arm_udp();
         }
-        let mut until = now + TICK.as_nanos() as u64;
-        if let Some(deadline) = self.engine.next_deadline() {
-            until = until.min(deadline.max(now));
-        }
+        let until = now + TICK.as_nanos() as u64;
         self.port.kick.asleep(until);
-        self.wait(Duration::from_nanos(until - now));
-        let due = self.engine.next_deadline().is_some_and(|deadline| deadline <= self.port.refresh_now());
+        self.wait(TICK);
+        // Whoever polls sees to timers as well. To take part in it is to make it wait: with few processors, for as long as it
+        // runs in the place of this thread.
+        let late = self.port.refresh_now().saturating_sub(TICK.as_nanos() as u64);
+        let overdue = self.engine.next_deadline().is_some_and(|deadline| deadline <= late);
         let stalled = self.port.kick.streak() == before;
-        if !self.udp_armed && cold || due || stalled {
+        if !self.udp_armed && cold || overdue || stalled {
             self.round();
         }
         if stalled && self.port.kick.is_polled() && now + TICK.as_nanos() as u64 <= self.port.refresh_now() {
