@@ -30,7 +30,8 @@ fn destroyed_with_requests() {
         let id = first.clone();
         thread::spawn(move || id.accept(&ConnParam::default()).unwrap())
     };
-    let others = vec![accepting, world.progress(), world.destroyer(listener)];
+    // What is held of a destroyed id holds nothing else.
+    let others = vec![accepting, world.progress(), world.destroyer(listener.clone())];
     world.join(others, &world.channel, vec![reader]);
     let mut live = std::mem::take(&mut *granted.lock().unwrap());
     live.push(first);
@@ -42,7 +43,7 @@ fn destroyed_with_requests() {
     assert_eq!(world.host.established(), live.len());
     assert_eq!(world.host.ends().into_iter().sum::<usize>(), 3 - live.len(), "the others are told");
     assert_eq!(world.cm.id_count(), live.len());
-    drop(live);
+    drop((live, listener));
     world.finish();
 }
 
