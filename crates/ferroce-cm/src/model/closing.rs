@@ -1,9 +1,10 @@
 //! An id that is connected is closed, by whoever likes to.
 
-use super::device::Answer;
+use super::device::{Answer, HERE, cq};
 use super::search::{exhaust, sample};
 use super::{What, World};
-use ferroce_verbs::QpState;
+use crate::Error;
+use ferroce_verbs::{QpInitAttr, QpState, QpType};
 use shuttle::thread;
 
 /// The peer ends the connection; the event thread reads that; two threads destroy the id; handles go.
@@ -89,4 +90,24 @@ fn answered() {
 fn the_peer_is_answered() {
     exhaust(2, answered);
     sample(2000, answered);
+}
+
+/// It gets a queue pair while it is destroyed.
+fn equipped() {
+    let world = World::new(Answer::Grant);
+    let id = world.id(HERE);
+    let (pd, other) = (world.pd.clone(), id.clone());
+    let maker = thread::spawn(move || {
+        let made = other.create_qp(&pd, &QpInitAttr::new(QpType::Rc, &cq()));
+        assert!(matches!(made, Ok(_) | Err(Error::Destroyed)));
+    });
+    world.join(vec![maker, world.destroyer(id.clone())], &world.channel, Vec::new());
+    assert_eq!(world.host.qps(), 0, "a destroyed id has a queue pair");
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn it_gets_a_queue_pair_while_it_is_destroyed() {
+    exhaust(3, equipped);
 }

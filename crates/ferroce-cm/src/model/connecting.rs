@@ -3,7 +3,7 @@
 use super::device::Answer;
 use super::search::{exhaust, sample};
 use super::{What, World, join, tolerate};
-use crate::{ConnParam, Phase, SetupIn};
+use crate::{ConnParam, EventKind, Phase, SetupIn};
 use shuttle::thread;
 
 /// The peer's answer comes, the event thread moves the queue pair, and two threads destroy the id.
@@ -89,6 +89,32 @@ fn the_peer_refuses() {
 fn the_peer_grants_and_ends_it_at_once() {
     exhaust(1, || ended_by_the_peer(Answer::GrantAndEnd));
     sample(2000, || ended_by_the_peer(Answer::GrantAndEnd));
+}
+
+/// One reader moves the queue pair, and another one could have the end of the connection meanwhile.
+fn in_order() {
+    let world = World::new(Answer::GrantAndEnd);
+    let id = world.connecting();
+    // Of REP, REJ and DREQ.
+    world.host.lose(1);
+    assert!(world.host.deliver());
+    let reader = || {
+        let host = world.host.clone();
+        world.reader(&world.channel, move |event| {
+            let is_end = matches!(event.kind(), EventKind::Disconnected(_));
+            assert!(!(is_end && host.is_in_transition()), "an event has overtaken the one before");
+        })
+    };
+    let readers = vec![reader(), reader()];
+    world.join(vec![world.progress()], &world.channel, readers);
+    assert_eq!(world.seen(&id, What::Ended), 1, "{:?}", world.all(&id));
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn events_are_processed_in_order() {
+    exhaust(1, in_order);
 }
 
 /// Whoever reads the answer has another thread confirm it, while a third destroys the id and the peer ends it.

@@ -53,6 +53,8 @@ struct State {
     services: HashSet<ServiceBinding>,
     qps: usize,
     next_qpn: u32,
+    /// Queue pairs in the middle of a transition.
+    transitions: usize,
     /// [`Id::destroy`](crate::Id::destroy) of what is watched has returned.
     destroyed: bool,
     /// Threads that have called the device since.
@@ -98,6 +100,7 @@ impl Host {
             services: HashSet::new(),
             qps: 0,
             next_qpn: 0,
+            transitions: 0,
             destroyed: false,
             late: HashSet::new(),
         };
@@ -217,6 +220,15 @@ impl Host {
             }
         }
         panic!("it does not end");
+    }
+
+    /// A message of those that the peer has sent is lost.
+    pub(super) fn lose(&self, at: usize) {
+        self.state().inbox.remove(at).unwrap();
+    }
+
+    pub(super) fn is_in_transition(&self) -> bool {
+        self.state().transitions != 0
     }
 
     pub(super) fn qps(&self) -> usize {
@@ -482,6 +494,7 @@ impl QpOps for QueuePair {
     fn modify(&self, attr: &QpAttr) -> Result<()> {
         let before = std::mem::replace(&mut *self.busy.lock().unwrap(), true);
         assert!(!before, "two transitions at once");
+        self.host.state().transitions += 1;
         // On a NIC it takes long.
         self.host.pass();
         let next = check_transition(QpType::Rc, self.state(), attr);
@@ -489,6 +502,7 @@ impl QpOps for QueuePair {
             *self.state.lock().unwrap() = next;
         }
         self.host.pass();
+        self.host.state().transitions -= 1;
         *self.busy.lock().unwrap() = false;
         next.map(drop)
     }

@@ -2,7 +2,7 @@
 
 use super::device::Answer;
 use super::search::{exhaust, sample};
-use super::{What, World, give_qp, tolerate};
+use super::{What, World, give_qp, join, tolerate};
 use crate::{ConnParam, EventKind, Phase};
 use shuttle::thread;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,8 @@ fn destroyed_with_requests() {
         let id = first.clone();
         thread::spawn(move || id.accept(&ConnParam::default()).unwrap())
     };
-    let others = vec![accepting, world.progress(), world.destroyer(listener)];
+    // What is held of a destroyed id holds nothing else.
+    let others = vec![accepting, world.progress(), world.destroyer(listener.clone())];
     world.join(others, &world.channel, vec![reader]);
     let mut live = std::mem::take(&mut *granted.lock().unwrap());
     live.push(first);
@@ -42,7 +43,7 @@ fn destroyed_with_requests() {
     assert_eq!(world.host.established(), live.len());
     assert_eq!(world.host.ends().into_iter().sum::<usize>(), 3 - live.len(), "the others are told");
     assert_eq!(world.cm.id_count(), live.len());
-    drop(live);
+    drop((live, listener));
     world.finish();
 }
 
@@ -50,6 +51,25 @@ fn destroyed_with_requests() {
 fn destroyed_while_requests_wait_and_are_granted() {
     exhaust(1, destroyed_with_requests);
     sample(2000, destroyed_with_requests);
+}
+
+/// Nobody reads: requests go with their listener, though a handle to it is left.
+fn destroyed_unread() {
+    let world = World::new(Answer::Grant);
+    let listener = world.listener();
+    world.ask();
+    world.host.ask();
+    join(vec![world.progress(), world.destroyer(listener.clone()), world.destroyer(listener.clone())]);
+    while world.host.deliver() {}
+    assert_eq!(world.host.ends(), [1, 1], "the peers are told");
+    assert_eq!(world.cm.id_count(), 0);
+    drop(listener);
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_nobody_reads() {
+    exhaust(2, destroyed_unread);
 }
 
 /// `listen` itself and `destroy` at once, while a peer asks.
