@@ -6,7 +6,7 @@ mod window;
 use super::emit::{Emitted, Header, emit};
 use super::{Budget, Cx, TxStatus};
 use crate::engine::sendq::{Datagram, SendQueue, has_response};
-use crate::engine::tx::{PacketTx, To};
+use crate::engine::tx::{PacketTx, PeerFlow, To};
 use crate::engine::{Nanos, count, sgl};
 use ferroce_verbs::{Error, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
 use ferroce_wire::{Ext, Opcode, psn_add, psn_diff};
@@ -154,7 +154,8 @@ impl Requester {
         budget: &mut Budget,
     ) -> TxStatus {
         // Asking costs a system call, so a reliable connection asks only when there is much that may fill the link.
-        let asks = cx.qp.qp_type != QpType::Rc || flow(cx).is_some_and(|flow| flow.in_flight() > BULK);
+        let much = |flow: &PeerFlow| flow.is_open() && flow.in_flight() > BULK;
+        let asks = cx.qp.qp_type != QpType::Rc || flow(cx).is_some_and(much);
         if asks && self.wants_transmit() {
             let to = match &self.queue.get(self.queue.next).dest {
                 Some(dest) => Some(To { av: &dest.av, dest_qpn: dest.qpn, datagram: true }),
