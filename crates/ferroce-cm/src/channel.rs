@@ -90,7 +90,7 @@ impl EventChannel {
     /// [`Error::ChannelClosed`].
     pub fn try_next(&self) -> Result<Option<Event>> {
         loop {
-            let id = {
+            let (posted, id) = {
                 let mut ready = self.core.ready.lock();
                 if ready.closed {
                     return Err(Error::ChannelClosed);
@@ -98,16 +98,18 @@ impl EventChannel {
                 let posted = ready.posted.pop_front();
                 let id = if posted.is_none() { ready.ids.pop_front() } else { None };
                 self.core.unsignal(&mut ready);
-                if let Some((id, value)) = posted {
-                    return Ok(Some(Event::new(id, EventKind::User(value), &[])));
-                }
-                match id {
-                    Some(id) => id,
-                    None => return Ok(None),
-                }
+                (posted, id)
             };
-            if let Some(event) = id.next_event(&self.core) {
-                return Ok(Some(event));
+            let event = match (posted, id) {
+                // As with other events: none comes once the id is destroyed.
+                (Some((id, value)), _) => {
+                    (!id.core().is_destroyed()).then(|| Event::new(id, EventKind::User(value), &[]))
+                }
+                (None, Some(id)) => id.next_event(&self.core),
+                (None, None) => return Ok(None),
+            };
+            if event.is_some() {
+                return Ok(event);
             }
         }
     }
@@ -171,12 +173,15 @@ impl EventChannel {
         self.core.announce(ready);
     }
 
-    /// Puts an event of the program's own at the end of the channel.
+    /// Puts an event of the program's own at the end of the channel. Nobody gets it if the id is destroyed meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::ChannelClosed`].
+    /// [`Error::ChannelClosed`], [`Error::Destroyed`].
     pub fn post(&self, id: &Id, value: u64) -> Result<()> {
+        if id.core().is_destroyed() {
+            return Err(Error::Destroyed);
+        }
         let mut ready = self.core.ready.lock();
         if ready.closed {
             return Err(Error::ChannelClosed);

@@ -52,6 +52,23 @@ fn whole_life_over_udp() {
 }
 
 #[test]
+fn the_programs_own_events_end_with_their_id_too() {
+    let host = Host::new(LinkMode::Auto);
+    let a = host.open();
+    let (id, other) = (a.id(), a.id());
+    a.channel.post(&id, 1).unwrap();
+    a.channel.post(&id, 2).unwrap();
+    a.channel.post(&other, 3).unwrap();
+    assert!(matches!(a.event().kind(), EventKind::User(1)));
+    id.destroy();
+    assert!(matches!(a.event().kind(), EventKind::User(3)));
+    assert!(matches!(a.channel.post(&id, 4), Err(Error::Destroyed)));
+    assert!(a.channel.try_next().unwrap().is_none());
+    drop((id, other));
+    a.is_clean();
+}
+
+#[test]
 fn nobody_listens_and_the_user_refuses_are_two_things() {
     let host = Host::new(LinkMode::Auto);
     let (a, b) = (host.open(), host.open());

@@ -243,7 +243,7 @@ impl IdCore {
         }
     }
 
-    fn is_destroyed(&self) -> bool {
+    pub(crate) fn is_destroyed(&self) -> bool {
         self.destroyed.load(Ordering::Acquire)
     }
 }

@@ -16,7 +16,8 @@ impl Port {
             // For a context that is gone somebody answers as for an id that does not exist: so the peer of a process that was
             // killed learns that its connections are over.
             Some(Destination::Prefix(slot)) => {
-                f(if self.membership.peer(slot).is_some() { slot } else { self.refuser() })
+                let there = self.membership.peer(slot).is_some();
+                f(if there { slot } else { self.refuser() });
             }
             Some(Destination::Service(ServiceId(id))) => {
                 let owner = self.membership.service_owner(id, Gid::from(local).to_bytes());
