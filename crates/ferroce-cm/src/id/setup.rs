@@ -168,6 +168,10 @@ impl IdCore {
     /// Moves the queue pair to RTS. Nothing but its id excludes anything; if the id is destroyed meanwhile it stops.
     pub(super) fn set_up(self: &Arc<Self>, qp: &Qp) -> Result<()> {
         let _setup = self.setup.lock();
+        if qp.state() == QpState::Rts {
+            // Two threads want it at once, and the other one was first.
+            return Ok(());
+        }
         for (state, what) in
             [(QpState::Rtr, "moving the queue pair to RTR"), (QpState::Rts, "moving the queue pair to RTS")]
         {

@@ -142,6 +142,33 @@ fn confirmed_by_the_caller_and_destroyed() {
     sample(2000, confirmed_by_the_caller);
 }
 
+/// Two threads confirm it at once: one of them has, and the connection is there.
+fn confirmed_twice() {
+    let world = World::new(Answer::Grant);
+    let id = world.resolved();
+    id.set_options(|options| options.setup_in = SetupIn::Caller).unwrap();
+    id.connect(&ConnParam::default()).unwrap();
+    assert!(world.host.deliver());
+    assert!(matches!(world.channel.try_next().unwrap().unwrap().kind(), EventKind::ConnectResponse(_)));
+    let callers: Vec<_> = (0..2)
+        .map(|_| {
+            let id = id.clone();
+            thread::spawn(move || id.establish().is_ok())
+        })
+        .collect();
+    let established = callers.into_iter().map(|caller| caller.join().unwrap()).filter(|&ok| ok).count();
+    assert_eq!(established, 1);
+    assert_eq!(id.phase(), Phase::Connected);
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn confirmed_by_two_callers() {
+    exhaust(2, confirmed_twice);
+    sample(1000, confirmed_twice);
+}
+
 /// A request is granted while the peer takes it back.
 fn granted_and_taken_back() {
     let world = World::new(Answer::Grant);
