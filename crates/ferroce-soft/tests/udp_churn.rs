@@ -8,8 +8,10 @@ use ferroce_verbs::{
     Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcStatus,
     WorkCompletion,
 };
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -209,6 +211,50 @@ fn packets_find_their_socket_again_after_others_were_killed() {
         let indices: BTreeSet<u32> = contexts.iter().filter(|slot| slot.alive).map(|slot| slot.udp_index).collect();
         assert_eq!(indices, (1..=4).collect(), "{contexts:?}");
     }
+}
+
+/// A program that starts another one while it closes a context: the new process has a copy of the socket for a moment, and a packet
+/// that came there was lost.
+#[test]
+fn a_context_has_left_once_no_copy_of_its_socket_is_in_the_group() {
+    ferroce_testing::isolate();
+    let directory = tempfile::tempdir().unwrap();
+    let registry = directory.path().join("registry");
+    let first = open(&registry);
+    let copy = copy_of_the_socket();
+    let (a, b) = pair(&registry);
+    let closed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            closed.store(true, Ordering::SeqCst);
+            drop(copy);
+        });
+        drop(first);
+        let deadline = Instant::now() + PATIENCE;
+        while Registry::list(Some(&registry)).unwrap().len() > 2 {
+            assert!(Instant::now() < deadline, "it does not leave");
+            std::thread::yield_now();
+        }
+        assert!(closed.load(Ordering::SeqCst), "it left before its socket was gone");
+    });
+    exchange(&a, &b, 1);
+    exchange(&b, &a, 2);
+}
+
+/// A copy of the only socket of this network namespace that is bound to the RoCEv2 port.
+fn copy_of_the_socket() -> OwnedFd {
+    let table = std::fs::read_to_string("/proc/thread-self/net/udp6").unwrap();
+    let line = table.lines().find(|line| line.contains(":12B7 ")).expect("port 4791 in the table");
+    let name = format!("socket:[{}]", line.split_ascii_whitespace().nth(9).unwrap());
+    let fd = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .flatten()
+        .find(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == name.as_str()))
+        .expect("a descriptor of this process");
+    let fd = fd.file_name().to_str().unwrap().parse().unwrap();
+    let this = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+    pidfd_getfd(this, fd, PidfdGetfdFlags::empty()).unwrap()
 }
 
 #[test]

@@ -191,6 +191,9 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the socket of a process that was killed may outlive its slot.
 const DYING: Duration = Duration::from_millis(500);
 
+/// How long to wait for the end of a copy of the socket that is to be closed.
+const COPIED: Duration = Duration::from_secs(2);
+
 /// Opens this context's socket, the last of the group that shares the port, and lets the kernel know what is for it.
 fn join_port(membership: &Membership, config: &UdpConfig) -> Result<UdpPort, OpenError> {
     membership.with_admin_lock(LOCK_PATIENCE, |admin| {
@@ -314,13 +317,31 @@ impl Port {
                     break;
                 }
             }
-            self.udp.close().ok().and_then(|()| admin.remove_socket())
+            self.close_socket().ok().and_then(|()| admin.remove_socket())
         });
         match moved {
             Ok(Some(slot)) => self.membership.wake_peer(slot),
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "leaving the RoCEv2 port without a word to the others"),
         }
+    }
+
+    /// Closes the socket, and waits until the kernel has taken it out of the group. A process that this one is just starting has a
+    /// copy of it until it executes its program, and what comes to that is lost.
+    fn close_socket(&self) -> std::io::Result<()> {
+        let inode = self.udp.inode()?;
+        self.udp.close()?;
+        let start = Instant::now();
+        while udp::sockets_of(self.udp.local_port()).contains(&inode) {
+            if start.elapsed() >= COPIED {
+                tracing::warn!(
+                    "a child process holds a copy of a closed context's socket, and swallows packets for others"
+                );
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
