@@ -64,7 +64,7 @@ impl PeerFlow {
     /// What a packet costs besides its bytes: the kernel's own overhead for each datagram in a socket buffer.
     pub(crate) const PACKET_OVERHEAD: u32 = 256;
     /// What single losses leave of the window.
-    const MIN: u32 = 128 << 10;
+    const MIN: u32 = 64 << 10;
     /// What timeouts leave of it: a peer may be so slow that more than this takes it longer than an ACK timeout.
     const LEAST: u32 = 16 << 10;
     const START: u32 = 512 << 10;
