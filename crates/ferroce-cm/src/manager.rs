@@ -158,8 +158,7 @@ impl Manager {
     fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, outcome: &mut Outcome) {
         let (cookie, queued) = match event {
             ProtoEvent::ConnectRequest(request) => {
-                let listener = protocol.ids.get(&request.listener_cookie).and_then(Weak::upgrade);
-                let Some(listener) = listener else { return };
+                let Some(listener) = protocol.id(request.listener_cookie) else { return };
                 let child = IdCore::of_request(self, protocol, &listener, &request);
                 (request.listener_cookie, Queued::Request { child, request: Box::new(request) })
             }
@@ -172,14 +171,12 @@ impl Manager {
             | ProtoEvent::SidrUnreachable { cookie, .. } => (cookie, Queued::Protocol(Box::new(event))),
             ProtoEvent::SidrResponse(ref response) => (response.cookie, Queued::Protocol(Box::new(event))),
             ProtoEvent::SidrRequest(request) => {
-                let listener = protocol.ids.get(&request.listener_cookie).and_then(Weak::upgrade);
-                let Some(listener) = listener else { return };
+                let Some(listener) = protocol.id(request.listener_cookie) else { return };
                 let child = IdCore::of_question(self, protocol, &listener, &request);
                 (request.listener_cookie, Queued::Question { child, request: Box::new(request) })
             }
         };
-        let id = protocol.ids.get(&cookie).and_then(Weak::upgrade);
-        match id {
+        match protocol.id(cookie) {
             Some(id) => outcome.dropped.extend(id.push(queued)),
             None => outcome.dropped.push(queued),
         }
@@ -233,6 +230,10 @@ impl Protocol {
         self.next_cookie += 1;
         self.ids.insert(cookie, Arc::downgrade(id));
         cookie
+    }
+
+    fn id(&self, cookie: u64) -> Option<Arc<IdCore>> {
+        self.ids.get(&cookie)?.upgrade()
     }
 
     pub(crate) fn dismiss(&mut self, cookie: u64) {

@@ -1,6 +1,6 @@
 //! Packets that go through shared memory as a capture shows them: on the wire that they would have taken.
 
-use super::tx::{TAG_BARE, parse_ip, prefix_of};
+use super::tx::{TAG_BARE, parse_prefix, prefix_of};
 use crate::engine::{Engine, To};
 use crate::link::capture::{Capture, CaptureMeta, Direction};
 use ferroce_wire::{Flow, FlowIcrc, IpPair, ROCE_UDP_PORT};
@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The addresses of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Path {
-    src: IpAddr,
-    dst: IpAddr,
-    tos: u8,
-    ttl: u8,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
 }
 
 impl Path {
@@ -24,7 +24,7 @@ impl Path {
     /// That of a frame that came: what the frame says, else what its queue pair was told.
     fn of(engine: &Engine, tag: u32, frame: &[u8]) -> Self {
         if tag != TAG_BARE {
-            return Self { src: parse_ip(frame), dst: parse_ip(&frame[16..]), tos: frame[32], ttl: frame[33] };
+            return parse_prefix(frame);
         }
         match engine.av_of(frame) {
             Some(av) => Self { src: av.remote, dst: av.local, tos: av.tos, ttl: av.ttl },

@@ -1,7 +1,7 @@
-use super::frames;
+use super::frames::{self, Path};
 use super::port::{Port, Who};
 use super::steering;
-use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_ip, put_prefix};
+use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_prefix, put_prefix};
 use crate::engine::{Engine, Nanos, Origin, QueuePair, Wants, mad_of};
 use crate::link::shm::ShmReceiver;
 use crate::link::udp::{Received, RxBuffers};
@@ -112,8 +112,8 @@ impl Rx {
                 TAG_BARE => engine.receive(&Origin::Host { slot: frame.slot }, frame.bytes, now, &mut note),
                 TAG_ADDRESSED if frame.bytes.len() > PREFIX => {
                     let (prefix, bytes) = frame.bytes.split_at(PREFIX);
-                    let (src, dst) = (parse_ip(prefix), parse_ip(&prefix[16..]));
-                    let origin = Origin::Net { src, dst, tos: prefix[32], ttl: prefix[33] };
+                    let Path { src, dst, tos, ttl } = parse_prefix(prefix);
+                    let origin = Origin::Net { src, dst, tos, ttl };
                     engine.receive(&origin, bytes, now, &mut note);
                 }
                 _ => crate::engine::count(&engine.counters.malformed_packets),

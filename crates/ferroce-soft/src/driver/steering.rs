@@ -26,6 +26,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long a context that opens waits for its own probe.
 const ANSWER: Duration = Duration::from_millis(5);
+
 /// Attaches the program for the sockets as they are accounted for now. Under the registry's lock, so that nobody puts what is
 /// older in the place of what is newer.
 pub(super) fn attach(admin: &Admin<'_>, udp: &UdpPort) {

@@ -198,9 +198,12 @@ impl PacketTx for HostTx<'_> {
     }
 }
 
-/// An address that a shared-memory frame carries.
-pub(super) fn parse_ip(bytes: &[u8]) -> IpAddr {
-    let mut gid = [0; 16];
-    gid.copy_from_slice(&bytes[..16]);
-    Gid::from_bytes(gid).ip()
+/// Reads the addresses that precede a packet: [`PREFIX`] bytes at least.
+pub(super) fn parse_prefix(prefix: &[u8]) -> Path {
+    let ip = |bytes: &[u8]| {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(bytes);
+        Gid::from_bytes(gid).ip()
+    };
+    Path { src: ip(&prefix[..16]), dst: ip(&prefix[16..32]), tos: prefix[32], ttl: prefix[33] }
 }

@@ -2,6 +2,7 @@
 
 use crate::args::{Common, GidChoice, Link};
 use crate::failure::{Failure, Result};
+use ferroce::cm::ConnectionManager;
 use ferroce::{Context, Gid, GidEntry, environment};
 use std::net::IpAddr;
 
@@ -20,6 +21,11 @@ pub(crate) fn open(common: &Common, link: Link) -> Result<Context> {
     let context = ferroce::open_with(common.device.as_deref(), config)?;
     tracing::debug!(device = context.info().name, %link, "open");
     Ok(context)
+}
+
+/// The connection manager of the device that `common` names.
+pub(crate) fn manager(common: &Common) -> Result<ConnectionManager> {
+    Ok(ConnectionManager::new(&open(common, link(common)?)?)?)
 }
 
 /// Whether there is a device and an address to send from, as the command line names them.

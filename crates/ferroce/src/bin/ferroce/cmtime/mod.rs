@@ -7,7 +7,6 @@ use crate::args::{Common, parse_seconds};
 use crate::failure::Result;
 use crate::report;
 use clap::Args;
-use ferroce::cm::ConnectionManager;
 use ferroce::{Context, Cq, Pd, QpCap, QpInitAttr, QpType};
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -69,8 +68,7 @@ impl Resources {
 }
 
 pub(crate) fn run(args: &CmtimeArgs) -> Result<()> {
-    let context = crate::local::open(&args.common, crate::local::link(&args.common)?)?;
-    let cm = ConnectionManager::new(&context)?;
+    let cm = crate::local::manager(&args.common)?;
     match args.server {
         Some(server) => {
             let rows = steps::measure(args, &cm, SocketAddr::new(server, args.port))?;

@@ -49,7 +49,7 @@ impl End for Connections {
 
 pub(crate) fn run(args: &CmatoseArgs) -> Result<()> {
     let shape = &args.shape;
-    let cm = shape.manager()?;
+    let cm = crate::local::manager(&shape.common)?;
     let mut end = Connections(Traffic::new(cm.context(), shape, QpType::Rc)?);
     let met = meet(shape, args.port, &cm, &mut end)?;
     let traffic = &mut end.0;

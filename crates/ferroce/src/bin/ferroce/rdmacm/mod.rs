@@ -11,7 +11,6 @@ use crate::args::{Common, parse_seconds};
 use crate::failure::Result;
 use crate::report;
 use clap::Args;
-use ferroce::cm::ConnectionManager;
 use meet::Met;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -49,12 +48,6 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Opens the device.
-    fn manager(&self) -> Result<ConnectionManager> {
-        let context = crate::local::open(&self.common, crate::local::link(&self.common)?)?;
-        Ok(ConnectionManager::new(&context)?)
-    }
-
     fn peer(&self, port: u16) -> Option<SocketAddr> {
         self.server.map(|ip| SocketAddr::new(ip, port))
     }

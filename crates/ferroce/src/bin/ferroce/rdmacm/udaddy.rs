@@ -96,7 +96,7 @@ impl Datagrams<'_> {
 
 pub(crate) fn run(args: &UdaddyArgs) -> Result<()> {
     let shape = &args.shape;
-    let cm = shape.manager()?;
+    let cm = crate::local::manager(&shape.common)?;
     let context = cm.context();
     let traffic = Traffic::new(context, shape, QpType::Ud)?;
     let dests = (0..shape.connections).map(|_| None).collect();

@@ -75,8 +75,7 @@ struct Document {
 }
 
 pub(crate) fn run(args: &RpingArgs) -> Result<()> {
-    let context = crate::local::open(&args.common, crate::local::link(&args.common)?)?;
-    let cm = ConnectionManager::new(&context)?;
+    let cm = crate::local::manager(&args.common)?;
     let outcome = if args.server {
         server::run(args, &cm)
     } else {
@@ -84,7 +83,7 @@ pub(crate) fn run(args: &RpingArgs) -> Result<()> {
         client(args, &cm, SocketAddr::new(address, args.port))
     };
     if outcome.is_err() {
-        tracing::debug!(device = ?context.counters(), protocol = ?cm.counters(), "counters");
+        tracing::debug!(device = ?cm.context().counters(), protocol = ?cm.counters(), "counters");
     }
     outcome
 }

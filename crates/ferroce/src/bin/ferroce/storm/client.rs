@@ -13,7 +13,7 @@ use crate::failure::Result;
 use crate::local;
 use ferroce::cm::{ConnParam, Error, Event, EventKind, PortSpace};
 use ferroce::{SendFlags, SendOp, SendWr, WorkCompletion};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -60,28 +60,18 @@ impl Client {
 
     /// Opens the connections that stay open, `window` at a time. Returns whether all are within `patience` for each lot.
     pub(super) fn hold(&self, patience: Duration) -> bool {
-        let (total, mut begun) = (self.side.plan.hold as usize, 0);
-        let mut kept = self.kept.lock();
-        while kept.len() < total {
-            if self.side.troubles.count() != 0 {
-                return false;
+        let (total, window) = (self.side.plan.hold as usize, self.side.plan.window as usize);
+        for first in (0..total).step_by(window) {
+            let end = total.min(first + window);
+            for number in first..end {
+                let Some(target) = self.target.aim() else { return false };
+                if let Err(failure) = self.begin_one(HELD + number as u64, target) {
+                    self.trouble(format!("a connection that is to be held did not begin: {failure}"));
+                    return false;
+                }
             }
-            let wanted = total.min(kept.len() + self.side.plan.window as usize);
-            if begun < wanted {
-                let lot = begun..wanted;
-                begun = wanted;
-                MutexGuard::unlocked(&mut kept, || {
-                    for number in lot {
-                        let began = match self.target.aim() {
-                            Some(target) => self.begin_one(HELD + number as u64, target),
-                            None => return,
-                        };
-                        if let Err(failure) = began {
-                            self.trouble(format!("a connection that is to be held did not begin: {failure}"));
-                        }
-                    }
-                });
-            } else if self.more.wait_for(&mut kept, patience).timed_out() {
+            let mut kept = self.kept.lock();
+            if self.more.wait_while_for(&mut kept, |kept| kept.len() < end, patience).timed_out() {
                 return false;
             }
         }
