@@ -15,7 +15,7 @@ pub enum LinkMode {
 }
 
 /// How a software device is opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SoftConfig {
     /// Which link carries what is sent. Every context receives from both.
     pub link: LinkMode,
@@ -26,6 +26,18 @@ pub struct SoftConfig {
     /// Where contexts of one user find each other; `None` for `FERROCE_RUNTIME_DIR`, else a directory in `/dev/shm`
     /// named after the user and the network namespace.
     pub runtime_dir: Option<PathBuf>,
+    /// Copy large messages of processes on this machine straight from their memory (cross-memory attach), where the kernel allows
+    /// that and those processes offer it, instead of having them copied into shared memory first. On by default.
+    ///
+    /// A peer whose memory is not there at once, because it is swapped out or is a file on a slow disk, holds this context
+    /// up for as long as the kernel takes to get it.
+    pub cma: bool,
+}
+
+impl Default for SoftConfig {
+    fn default() -> Self {
+        Self { link: LinkMode::default(), capture: None, fault: None, runtime_dir: None, cma: true }
+    }
 }
 
 /// Seeded faults: each probability is that of one packet, in 0..=1.

@@ -141,6 +141,17 @@ impl Region {
         addr >= start && len <= self.len as u64 && addr - start <= self.len as u64 - len
     }
 
+    /// The address of `len` bytes from `offset` on, for a copy that the kernel makes. They stay allocated while this region, or a
+    /// clone of it, exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the range is not inside the region.
+    #[inline]
+    pub fn as_mut_ptr(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        self.check(offset, len)
+    }
+
     fn check(&self, offset: usize, len: usize) -> Result<*mut u8> {
         if len > self.len || offset > self.len - len {
             return Err(Error::invalid(

@@ -7,6 +7,7 @@
 mod frames;
 mod gids;
 mod gsi;
+mod offer;
 mod port;
 mod rx;
 mod steering;

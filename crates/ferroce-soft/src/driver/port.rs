@@ -240,7 +240,11 @@ impl Port {
         )?;
         let gids = Gids::open()?;
         let shm_tx = ShmSender::new(membership.clone())?;
-        let rx = Mutex::new(Rx::new(ShmReceiver::new(membership.clone())?));
+        let mut receiver = ShmReceiver::new(membership.clone())?;
+        if config.cma && capture.is_none() {
+            receiver.allow_cma();
+        }
+        let rx = Mutex::new(Rx::new(receiver));
         let udp_tx = udp.sender();
         Ok(Self {
             link: config.link,

@@ -1,4 +1,5 @@
 use super::frames::{self, Path};
+use super::offer::{self, SlotMemory, TAG_OFFER};
 use super::port::{Port, Who};
 use super::steering;
 use super::tx::{HostTx, PREFIX, TAG_ADDRESSED, TAG_BARE, parse_prefix, put_prefix};
@@ -104,6 +105,7 @@ impl Rx {
         let mut now = None;
         shm.poll_frames(SHM_BUDGET, |frame| {
             let now = *now.get_or_insert_with(|| port.refresh_now());
+            // There are no offers while there is a capture.
             if let Some(capture) = &port.capture {
                 frames::received(capture, engine, frame.tag, frame.bytes);
             }
@@ -115,6 +117,11 @@ impl Rx {
                     let Path { src, dst, tos, ttl } = parse_prefix(prefix);
                     let origin = Origin::Net { src, dst, tos, ttl };
                     engine.receive(&origin, bytes, now, &mut note);
+                }
+                TAG_OFFER if let Some((offer, headers)) = offer::parse(frame.bytes) => {
+                    let memory = SlotMemory::new(port, frame.slot, frame.incarnation, &engine.counters);
+                    let origin = Origin::Host { slot: frame.slot };
+                    engine.receive_offer(&origin, &headers, &offer, &memory, now, &mut note);
                 }
                 _ => crate::engine::count(&engine.counters.malformed_packets),
             }

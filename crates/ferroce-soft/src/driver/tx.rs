@@ -1,10 +1,12 @@
 use super::frames::{self, Path};
+use super::offer::{self, TAG_OFFER};
 use super::port::Port;
 use crate::config::LinkMode;
-use crate::engine::{PacketTx, To};
+use crate::engine::{Offer, Offered, PacketTx, To};
 use crate::link::shm::LaneGuard;
 use crate::link::udp::{TxBatch, UdpDst};
 use ferroce_verbs::Gid;
+use ferroce_wire::Headers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
@@ -78,6 +80,17 @@ impl<'a> HostTx<'a> {
         }
     }
 
+    /// Whether the lane has room for a frame. If not, this context is woken once it has.
+    #[inline]
+    fn has_room(&mut self, len: usize, tag: u32) -> bool {
+        let Some((_, lane)) = &mut self.lane else { return false };
+        if lane.reserve(len, tag).is_some() {
+            return true;
+        }
+        // While the program polls it looks again soon, and a wake-up would only put a second thread in its way.
+        !self.port.driver_ticks() && !lane.request_space_wakeup() && lane.reserve(len, tag).is_some()
+    }
+
     /// With faults or a capture. A packet that would be corrupted is lost: shared memory has no checksum by which the receiver
     /// could tell.
     #[cold]
@@ -127,15 +140,9 @@ impl PacketTx for HostTx<'_> {
             }
             return Some(self.reserve_udp(to, len));
         }
-        let (_, lane) = self.lane.as_mut()?;
         let tag = if to.datagram { TAG_ADDRESSED } else { TAG_BARE };
         let prefix = prefix_of(tag);
-        let mut room = lane.reserve(prefix + len, tag).is_some();
-        // While the program polls it looks again soon, and a wake-up would only put a second thread in its way.
-        if !room && !self.port.driver_ticks() && !lane.request_space_wakeup() {
-            room = lane.reserve(prefix + len, tag).is_some();
-        }
-        if !room {
+        if !self.has_room(prefix + len, tag) {
             self.reserved = Reserved::None;
             return None;
         }
@@ -145,6 +152,7 @@ impl PacketTx for HostTx<'_> {
             self.path = Some(Path::to(to));
         }
         // Reserved once more: a reservation is only a position, and the borrow of the one above has ended.
+        let (_, lane) = self.lane.as_mut()?;
         let frame = lane.reserve(prefix + len, tag)?;
         if prefix != 0 {
             put_prefix(frame, to.av.local, to.av.remote, to.av.tos, to.av.ttl);
@@ -169,6 +177,23 @@ impl PacketTx for HostTx<'_> {
                 }
             }
         }
+    }
+
+    fn offer(&mut self, to: &To<'_>, headers: &Headers, offer: &Offer) -> Offered {
+        // A capture shows, and faults hit, packets with all their bytes.
+        let able = self.port.plain && self.slot_of(to).is_some_and(|slot| self.take_lane(slot));
+        if !able || !self.lane.as_ref().is_some_and(|(_, lane)| lane.is_readable()) {
+            return Offered::No;
+        }
+        let len = offer::frame_len(headers);
+        if !self.has_room(len, TAG_OFFER) {
+            return Offered::LinkFull;
+        }
+        let Some((_, lane)) = &mut self.lane else { return Offered::No };
+        let Some(frame) = lane.reserve(len, TAG_OFFER) else { return Offered::LinkFull };
+        offer::put(frame, headers, offer);
+        lane.commit();
+        Offered::Yes
     }
 
     fn is_writable(&mut self, to: &To<'_>) -> bool {

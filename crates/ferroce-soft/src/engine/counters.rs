@@ -54,6 +54,10 @@ counters! {
     rnr_nak_retry_err,
     /// Packets sent again.
     retransmitted_packets,
+    /// Runs of packets whose payload was copied from the sender's memory.
+    cma_copies,
+    /// Runs whose payload could not be copied any more, or not at all.
+    cma_lost,
     /// Responses that match nothing outstanding.
     stale_response,
 }

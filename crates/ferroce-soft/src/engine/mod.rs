@@ -12,6 +12,7 @@ mod counters;
 mod cq;
 mod gsi;
 mod mr;
+mod payload;
 mod qp;
 mod recv;
 mod sendq;
@@ -24,15 +25,17 @@ pub(crate) use counters::{Counters, count};
 pub(crate) use cq::{CompletionQueue, CqObserver};
 pub(crate) use gsi::{GsiQp, HEADERS as GSI_HEADERS, mad_of};
 pub(crate) use mr::{MAX_MR, MemoryRegion, MrTable};
+pub(crate) use payload::{GrantName, Offer, PeerMemory};
 pub(crate) use qp::{QpParts, QueuePair, Wants};
 pub(crate) use recv::{RecvQueue, Taken};
 pub(crate) use sendq::Datagram;
 pub(crate) use table::Table;
-pub(crate) use tx::{Av, PacketTx, PeerFlow, To};
+pub(crate) use tx::{Av, Offered, PacketTx, PeerFlow, To};
 
 use ferroce_verbs::{Error, EventType, Gid, Result};
-use ferroce_wire::{GSI_QPN, IpPair, Packet};
+use ferroce_wire::{GSI_QPN, Headers, IpPair, Packet};
 use parking_lot::{Mutex, RwLock};
+use payload::{MAX_OFFERED, Payload};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -228,9 +231,40 @@ impl Engine {
             }
             return;
         }
+        self.deliver(origin, &packet.headers, Payload::Here(packet.payload), now, wants);
+    }
+
+    /// Takes in a run of packets that begins with `headers`, and whose payload is in `memory`.
+    pub(crate) fn receive_offer(
+        &self,
+        origin: &Origin,
+        headers: &Headers,
+        offer: &Offer,
+        memory: &dyn PeerMemory,
+        now: Nanos,
+        wants: &mut dyn FnMut(Arc<QueuePair>, Wants),
+    ) {
+        let possible = (1..=MAX_OFFERED).contains(&offer.packets) && headers.bth.opcode.has_payload();
+        if !possible || headers.bth.pad != 0 {
+            count(&self.counters.malformed_packets);
+            return;
+        }
+        self.deliver(origin, headers, Payload::offered(offer, memory), now, wants);
+    }
+
+    #[inline]
+    fn deliver(
+        &self,
+        origin: &Origin,
+        headers: &Headers,
+        payload: Payload<'_>,
+        now: Nanos,
+        wants: &mut dyn FnMut(Arc<QueuePair>, Wants),
+    ) {
+        let qpn = headers.bth.dest_qpn;
         let guard = self.qps.get(qpn & 0xffff);
         match guard.as_ref() {
-            Some(qp) if qp.qpn == qpn => match qp.receive(self, origin, &packet, now) {
+            Some(qp) if qp.qpn == qpn => match qp.receive(self, origin, headers, payload, now) {
                 Wants::Nothing => {}
                 want => wants(qp.clone(), want),
             },
@@ -253,7 +287,7 @@ impl Engine {
         };
         for qpn in members {
             if let Some(qp) = self.qps.get(qpn & 0xffff).as_ref() {
-                qp.receive(self, origin, packet, now);
+                qp.receive(self, origin, &packet.headers, Payload::Here(packet.payload), now);
             }
         }
     }

@@ -1,9 +1,9 @@
+use super::payload::{Grant, GrantName};
 use super::table::Table;
 use arc_swap::Guard;
 use ferroce_verbs::{Access, Region};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A registered memory region.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub(crate) struct MemoryRegion {
     pub(crate) pd: u32,
     pub(crate) access: Access,
     pub(crate) region: Region,
-    /// Cleared by a send with invalidate, and when the key ends.
-    valid: AtomicBool,
+    /// Revoked by a send with invalidate, and when the key ends.
+    grant: Grant,
 }
 
 /// All memory regions of a context, by key.
@@ -44,13 +44,13 @@ impl MrTable {
     pub(crate) fn insert(&self, pd: u32, region: Region, access: Access, tag: u32) -> Option<Arc<MemoryRegion>> {
         self.table.insert(|index| {
             let key = index << TAG_BITS | tag & TAG_MASK;
-            Arc::new(MemoryRegion { key, pd, access, region, valid: AtomicBool::new(true) })
+            Arc::new(MemoryRegion { key, pd, access, region, grant: Grant::new() })
         })
     }
 
     pub(crate) fn remove(&self, key: u32) {
         if let Some(mr) = self.table.remove(key >> TAG_BITS) {
-            mr.valid.store(false, Ordering::Release);
+            mr.grant.revoke();
         }
     }
 
@@ -64,7 +64,7 @@ impl MrTable {
         let Some(mr) = guard.as_ref() else { return Err(KeyError) };
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let ok = mr.key == key && mr.pd == pd && mr.access.intersects(remote);
-        if ok && mr.valid.swap(false, Ordering::AcqRel) { Ok(()) } else { Err(KeyError) }
+        if ok && mr.grant.revoke() { Ok(()) } else { Err(KeyError) }
     }
 }
 
@@ -92,6 +92,24 @@ impl<'a> MrLookup<'a> {
         need: Access,
         f: impl FnOnce(&Region, usize) -> R,
     ) -> Result<R, KeyError> {
+        self.with_mr(key, pd, addr, len, need, |mr| f(&mr.region, mr.region.offset_of(addr)))
+    }
+
+    /// What says that the key still holds, if it allows protection domain `pd` to do `need` to `len` bytes at `addr`.
+    pub(crate) fn grant(&self, key: u32, pd: u32, addr: u64, len: u64, need: Access) -> Result<GrantName, KeyError> {
+        self.with_mr(key, pd, addr, len, need, |mr| mr.grant.name())
+    }
+
+    #[inline]
+    fn with_mr<R>(
+        &self,
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+        f: impl FnOnce(&MemoryRegion) -> R,
+    ) -> Result<R, KeyError> {
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|mr| mr.key != key) {
             *last = self.table.table.get(key >> TAG_BITS);
@@ -101,7 +119,7 @@ impl<'a> MrLookup<'a> {
             && mr.pd == pd
             && mr.access.contains(need)
             && mr.region.contains(addr, len)
-            && mr.valid.load(Ordering::Acquire);
-        if ok { Ok(f(&mr.region, mr.region.offset_of(addr))) } else { Err(KeyError) }
+            && mr.grant.holds();
+        if ok { Ok(f(mr)) } else { Err(KeyError) }
     }
 }

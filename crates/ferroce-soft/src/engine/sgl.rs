@@ -1,7 +1,23 @@
 //! Copies between packets and the memory that scatter/gather lists name.
 
 use super::mr::{KeyError, MrLookup};
+use super::payload::{GrantName, Payload};
 use ferroce_verbs::{Access, Sge};
+
+/// Why a payload did not reach its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScatterError {
+    /// The list names memory that may not be written.
+    Key,
+    /// The payload is not to be had.
+    Lost,
+}
+
+impl From<KeyError> for ScatterError {
+    fn from(KeyError: KeyError) -> Self {
+        Self::Key
+    }
+}
 
 /// Fills `out` with what lies `offset` bytes into the list.
 #[inline]
@@ -16,18 +32,49 @@ pub(crate) fn gather(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], offset: u64, out
     walk(sges, offset, out.len(), |sge, addr, len| {
         let (part, rest) = std::mem::take(&mut out).split_at_mut(len);
         out = rest;
-        mrs.with(sge.lkey, pd, addr, len as u64, Access::empty(), |region, at| region.read(at, part).is_ok())
+        match mrs.with(sge.lkey, pd, addr, len as u64, Access::empty(), |region, at| region.read(at, part).is_ok()) {
+            Ok(true) => Ok(()),
+            _ => Err(KeyError),
+        }
     })
 }
 
-/// Writes `bytes` to what lies `offset` bytes into the list. The caller knows that they fit.
+/// Where the `len` bytes are that lie `offset` bytes into the list, and what says that they may be read; `None` if they are not
+/// in one piece, or may not be.
+pub(crate) fn locate(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], offset: u64, len: u32) -> Option<(u64, GrantName)> {
+    let mut offset = offset;
+    for sge in sges {
+        let length = u64::from(sge.length);
+        if offset < length {
+            let addr = sge.addr.wrapping_add(offset);
+            let whole = u64::from(len) <= length - offset;
+            return whole
+                .then(|| mrs.grant(sge.lkey, pd, addr, len.into(), Access::empty()).ok())
+                .flatten()
+                .map(|grant| (addr, grant));
+        }
+        offset -= length;
+    }
+    None
+}
+
+/// Writes `payload` to what lies `offset` bytes into the list. The caller knows that it fits.
 #[inline]
-pub(crate) fn scatter(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), KeyError> {
-    let mut bytes = bytes;
-    walk(sges, offset, bytes.len(), |sge, addr, len| {
-        let (part, rest) = bytes.split_at(len);
-        bytes = rest;
-        mrs.with(sge.lkey, pd, addr, len as u64, Access::LOCAL_WRITE, |region, at| region.write(at, part).is_ok())
+pub(crate) fn scatter(
+    mrs: &MrLookup<'_>,
+    pd: u32,
+    sges: &[Sge],
+    offset: u64,
+    payload: Payload<'_>,
+) -> Result<(), ScatterError> {
+    let mut payload = payload;
+    walk(sges, offset, payload.len(), |sge, addr, len| {
+        let (part, rest) = payload.split_at(len);
+        payload = rest;
+        match mrs.with(sge.lkey, pd, addr, len as u64, Access::LOCAL_WRITE, |region, at| part.copy_to(region, at))? {
+            true => Ok(()),
+            false => Err(ScatterError::Lost),
+        }
     })
 }
 
@@ -39,12 +86,12 @@ pub(crate) fn check(mrs: &MrLookup<'_>, pd: u32, sges: &[Sge], need: Access) -> 
     Ok(())
 }
 
-fn walk(
+fn walk<E: From<KeyError>>(
     sges: &[Sge],
     mut offset: u64,
     mut len: usize,
-    mut visit: impl FnMut(&Sge, u64, usize) -> Result<bool, KeyError>,
-) -> Result<(), KeyError> {
+    mut visit: impl FnMut(&Sge, u64, usize) -> Result<(), E>,
+) -> Result<(), E> {
     for sge in sges {
         if len == 0 {
             break;
@@ -55,11 +102,9 @@ fn walk(
             continue;
         }
         let part = len.min((length - offset) as usize);
-        if !visit(sge, sge.addr.wrapping_add(offset), part)? {
-            return Err(KeyError);
-        }
+        visit(sge, sge.addr.wrapping_add(offset), part)?;
         len -= part;
         offset = 0;
     }
-    if len == 0 { Ok(()) } else { Err(KeyError) }
+    if len == 0 { Ok(()) } else { Err(KeyError.into()) }
 }

@@ -1,4 +1,6 @@
+use super::payload::Offer;
 use ferroce_verbs::Mtu;
+use ferroce_wire::Headers;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
@@ -33,6 +35,17 @@ pub(crate) struct To<'a> {
     pub(crate) datagram: bool,
 }
 
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// It is in the link.
+    Yes,
+    /// The peer cannot read this process's memory: send packets.
+    No,
+    /// The link has no room at the moment.
+    LinkFull,
+}
+
 /// Where the engine puts packets.
 pub(crate) trait PacketTx {
     /// Room for one packet of `len` bytes (BTH to pad, without ICRC). `None` when the link has no room at the moment: try
@@ -45,6 +58,11 @@ pub(crate) trait PacketTx {
 
     /// The room that was last reserved now holds a packet.
     fn commit(&mut self);
+
+    /// Sends a run of packets with the `headers` of one, whose payload the peer copies itself. No room is reserved at the time.
+    fn offer(&mut self, _to: &To<'_>, _headers: &Headers, _offer: &Offer) -> Offered {
+        Offered::No
+    }
 
     /// What was committed leaves before anything that another thread commits from now on. Called with the queue pair's lock
     /// held, so that its packets leave in the order of their PSNs whoever sends them. Gives back all locks of the link, so

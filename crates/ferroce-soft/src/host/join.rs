@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{Dir, OFlags};
@@ -93,17 +93,20 @@ impl Registry {
                 return Err(error);
             }
         };
+        let word = Box::new(AtomicU64::new(rand::random()));
         if let Some(entry) = registry.table().entry(slot) {
             entry.pid.store(std::process::id(), Ordering::Relaxed);
             entry.udp_index.store(0, Ordering::Relaxed);
             entry.udp_inode.store(0, Ordering::Relaxed);
             entry.gsi.store(0, Ordering::Relaxed);
+            entry.word_at.store(&raw const *word as u64, Ordering::Relaxed);
+            entry.word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
             entry.set_name(&options.name);
             entry.publish(incarnation);
         }
         head.next_slot.store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
         drop(lock);
-        Ok(Membership::new(registry, (slot, incarnation), segment, wake, found_dead))
+        Ok(Membership::new(registry, (slot, incarnation), (segment, wake, word), found_dead))
     }
 
     /// Lists the contexts of a runtime directory, the default one if `None`, without becoming one of them. Nothing is

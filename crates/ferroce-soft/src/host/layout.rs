@@ -10,7 +10,7 @@ use super::services::{SERVICES, Service};
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"ferroceR");
 
 /// Number of the layout of registry and segments. Any change of either takes the next one.
-pub(super) const LAYOUT: u32 = 4;
+pub(super) const LAYOUT: u32 = 5;
 
 /// Longest name of a context, in bytes.
 pub(super) const NAME_BYTES: usize = 64;
@@ -56,6 +56,9 @@ pub(super) struct Entry {
     pub(super) udp_index: AtomicU32,
     /// The inode of that socket.
     pub(super) udp_inode: AtomicU64,
+    /// What is at this address in the owner's process: whoever can read that can read the rest of its memory.
+    pub(super) word_at: AtomicU64,
+    pub(super) word: AtomicU64,
     /// Not zero once somebody receives the datagrams of queue pair 1.
     pub(super) gsi: AtomicU32,
     name: [AtomicU64; NAME_BYTES / 8],

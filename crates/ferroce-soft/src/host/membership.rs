@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -27,14 +27,24 @@ pub struct Membership {
     sends: AtomicBool,
     receives: AtomicBool,
     found_dead: bool,
+    /// What the entry tells the others to look for in this process.
+    _word: Box<AtomicU64>,
+}
+
+/// Where another context keeps its memory, as far as it says so.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process {
+    /// Its process id as it sees it: if it is in another namespace, that is another process here, or none.
+    pub(crate) pid: u32,
+    /// An address in it, and what is there.
+    pub(crate) word: (u64, u64),
 }
 
 impl Membership {
     pub(super) fn new(
         registry: Registry,
         (slot, incarnation): (u8, u64),
-        segment: OwnSegment,
-        wake: OwnedFd,
+        (segment, wake, word): (OwnSegment, OwnedFd, Box<AtomicU64>),
         found_dead: bool,
     ) -> Self {
         Self {
@@ -46,6 +56,7 @@ impl Membership {
             wake,
             sends: AtomicBool::new(false),
             receives: AtomicBool::new(false),
+            _word: word,
         }
     }
 
@@ -120,6 +131,16 @@ impl Membership {
     #[inline]
     pub fn peer(&self, slot: u8) -> Option<u64> {
         self.registry.table().entry(slot)?.live()
+    }
+
+    /// The process of the incarnation that lives in a slot.
+    pub(crate) fn process(&self, slot: u8, incarnation: u64) -> Option<Process> {
+        let entry = self.registry.table().entry(slot)?;
+        let word = (entry.word_at.load(Ordering::Relaxed), entry.word.load(Ordering::Relaxed));
+        let process = Process { pid: entry.pid.load(Ordering::Relaxed), word };
+        // Asked last: if it still lives there now, what was read is its own.
+        std::sync::atomic::fence(Ordering::Acquire);
+        (entry.live() == Some(incarnation)).then_some(process)
     }
 
     /// The occupied slots, this one included.

@@ -48,7 +48,7 @@ pub use join::{JoinOptions, Registry};
 pub use membership::Membership;
 
 pub(crate) use map::{Mapping, Shared};
-pub(crate) use membership::ring;
+pub(crate) use membership::{Process, ring};
 pub(crate) use segment::{Control, Geometry, SegmentError};
 pub(crate) use services::{BindError, Binding, SERVICES};
 

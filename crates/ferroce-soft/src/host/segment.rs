@@ -27,6 +27,8 @@ pub(crate) struct Control {
     pub(crate) sleeping: Line<AtomicU64>,
     /// Bit `s` is set once slot `s` has a ring here.
     pub(crate) active: Line<[AtomicU64; 4]>,
+    /// Who in each slot has memory that the owner can read: incarnations, zero for nobody.
+    pub(crate) readable: Line<[AtomicU64; 256]>,
     /// Bit `s` is set before slot `s` reserves storage for its ring here. A sender that is killed before it sets the other
     /// bit leaves a ring that nobody reads, but not one that nobody can give back.
     pub(crate) claimed: Line<[AtomicU64; 4]>,

@@ -27,6 +27,21 @@ impl Header {
     pub(super) fn new(opcode: Opcode, psn: u32, ext: Ext) -> Self {
         Self { opcode, psn, ack_request: false, solicited: false, ext }
     }
+
+    /// The headers of a packet to `to` with `pad` bytes of pad.
+    #[inline]
+    pub(super) fn to_packet(self, to: &To<'_>, pad: u8) -> Headers {
+        let bth = Bth {
+            opcode: self.opcode,
+            solicited: self.solicited,
+            pad,
+            dest_qpn: to.dest_qpn,
+            ack_request: self.ack_request,
+            psn: self.psn,
+            ..Bth::default()
+        };
+        Headers { bth, ext: self.ext }
+    }
 }
 
 /// Builds one packet of `len` payload bytes, which `fill` writes, straight into the link.
@@ -39,18 +54,7 @@ pub(super) fn emit(
     fill: impl FnOnce(&mut [u8]) -> bool,
 ) -> Emitted {
     let pad = pad_len(len);
-    let headers = Headers {
-        bth: Bth {
-            opcode: header.opcode,
-            solicited: header.solicited,
-            pad,
-            dest_qpn: to.dest_qpn,
-            ack_request: header.ack_request,
-            psn: header.psn,
-            ..Bth::default()
-        },
-        ext: header.ext,
-    };
+    let headers = header.to_packet(&to, pad);
     let at = headers.len();
     let end = at + len;
     let Some(out) = tx.reserve(&to, end + usize::from(pad)) else { return Emitted::LinkFull };

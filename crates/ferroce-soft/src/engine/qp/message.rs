@@ -1,6 +1,7 @@
 use super::Cx;
+use crate::engine::payload::Payload;
 use crate::engine::recv::{RecvWqe, Taken};
-use crate::engine::sgl;
+use crate::engine::sgl::{self, ScatterError};
 use ferroce_verbs::{Access, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use ferroce_wire::{Ext, Headers, Operation, Position};
 
@@ -32,19 +33,34 @@ pub(super) enum Fault {
     RemoteAccess,
     /// The packet makes no sense here.
     InvalidRequest,
+    /// What the packet carries is not to be had: as if it had not come.
+    Lost,
+}
+
+impl From<ScatterError> for Fault {
+    fn from(error: ScatterError) -> Self {
+        match error {
+            ScatterError::Key => Self::LocalProtection,
+            ScatterError::Lost => Self::Lost,
+        }
+    }
 }
 
 impl Incoming {
-    /// Takes in the next packet of the sequence; returns whether it ended a message.
+    /// Takes in the next packet, or run of packets, of the sequence; returns whether it ended a message.
+    ///
+    /// The headers of a run are those of the packet that it would be if packets could be that long.
     #[inline]
-    pub(super) fn accept(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Result<bool, Fault> {
+    pub(super) fn accept(&mut self, cx: &Cx<'_>, headers: &Headers, payload: Payload<'_>) -> Result<bool, Fault> {
         let opcode = headers.bth.opcode;
         let position = opcode.position();
         let mtu = cx.conn.mtu.bytes() as usize;
+        // The last packet, be it of a run or by itself, may be short; only a message of one packet may be empty.
+        let before = mtu * (payload.packets() - 1) as usize;
         let length_ok = match position {
-            Position::First | Position::Middle => payload.len() == mtu,
-            Position::Last => (1..=mtu).contains(&payload.len()),
-            Position::Only => payload.len() <= mtu,
+            Position::First | Position::Middle => payload.len() == before + mtu,
+            Position::Only if payload.is_empty() => before == 0,
+            Position::Last | Position::Only => (before + 1..=before + mtu).contains(&payload.len()),
         };
         if !length_ok {
             return Err(Fault::InvalidRequest);
@@ -60,7 +76,13 @@ impl Incoming {
         }
     }
 
-    fn accept_send(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8], begins: bool) -> Result<bool, Fault> {
+    fn accept_send(
+        &mut self,
+        cx: &Cx<'_>,
+        headers: &Headers,
+        payload: Payload<'_>,
+        begins: bool,
+    ) -> Result<bool, Fault> {
         let received = match self.current {
             None => {
                 self.take_recv(cx)?;
@@ -74,7 +96,7 @@ impl Incoming {
             if end > self.wqe.capacity() {
                 return Err(Fault::TooLong);
             }
-            sgl::scatter(&cx.mrs, cx.qp.pd, &self.wqe.sges, received, payload).map_err(|_| Fault::LocalProtection)?;
+            sgl::scatter(&cx.mrs, cx.qp.pd, &self.wqe.sges, received, payload)?;
         }
         let position = headers.bth.opcode.position();
         if matches!(position, Position::First | Position::Middle) {
@@ -100,7 +122,13 @@ impl Incoming {
         Ok(true)
     }
 
-    fn accept_write(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8], begins: bool) -> Result<bool, Fault> {
+    fn accept_write(
+        &mut self,
+        cx: &Cx<'_>,
+        headers: &Headers,
+        payload: Payload<'_>,
+        begins: bool,
+    ) -> Result<bool, Fault> {
         let (va, rkey, len, received) = if begins {
             let reth = headers.ext.reth().ok_or(Fault::InvalidRequest)?;
             let len = u64::from(reth.len);
@@ -132,11 +160,15 @@ impl Incoming {
         }
         if !payload.is_empty() {
             let to = va.wrapping_add(received);
-            cx.mrs
+            let copied = cx
+                .mrs
                 .with(rkey, cx.qp.pd, to, payload.len() as u64, Access::REMOTE_WRITE, |region, at| {
-                    region.write(at, payload).is_ok()
+                    payload.copy_to(region, at)
                 })
                 .map_err(|_| Fault::RemoteAccess)?;
+            if !copied {
+                return Err(Fault::Lost);
+            }
         }
         if !last {
             self.current = Some(Current::Write { va, rkey, len, received: end });

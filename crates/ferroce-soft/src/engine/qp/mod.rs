@@ -10,6 +10,7 @@ mod uc;
 pub(crate) use conn::Conn;
 
 use super::mr::MrLookup;
+use super::payload::Payload;
 use super::recv::{RecvQueue, RecvWqe, Taken};
 use super::sendq::Datagram;
 use super::tx::{Av, PacketTx};
@@ -18,7 +19,7 @@ use ferroce_verbs::{
     Error, EventType, PostError, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, WcFlags, WcOpcode, WcStatus,
     WorkCompletion, check_transition,
 };
-use ferroce_wire::{GRH_LEN, Grh, Operation, Packet, Transport};
+use ferroce_wire::{GRH_LEN, Grh, Headers, Operation, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use requester::{Requester, SendFailed};
 use responder::{Broken, Responder};
@@ -51,6 +52,11 @@ impl Budget {
         let some = self.0 != 0;
         self.0 = self.0.saturating_sub(1);
         some
+    }
+
+    /// What was taken was the first of more.
+    fn take_more(&mut self, packets: u32) {
+        self.0 = self.0.saturating_sub(packets);
     }
 
     fn give_back(&mut self) {
@@ -435,18 +441,26 @@ impl QueuePair {
 
     // ---- receiving ----
 
-    /// Takes in one packet. What it leads to is sent later, by [`QueuePair::transmit`].
+    /// Takes in one packet, or an offered run of them. What it leads to is sent later, by [`QueuePair::transmit`].
     #[inline]
-    pub(crate) fn receive(&self, engine: &Engine, origin: &Origin, packet: &Packet<'_>, now: Nanos) -> Wants {
+    pub(crate) fn receive(
+        &self,
+        engine: &Engine,
+        origin: &Origin,
+        headers: &Headers,
+        payload: Payload<'_>,
+        now: Nanos,
+    ) -> Wants {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let opcode = packet.headers.bth.opcode;
+        let opcode = headers.bth.opcode;
         let transport = match self.qp_type {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
             QpType::Ud => Transport::Ud,
         };
-        if opcode.transport() != transport {
+        // Only reliable connections make offers: others do not know when their memory was read.
+        if opcode.transport() != transport || (transport != Transport::Rc && payload.packets() != 1) {
             count(&engine.counters.malformed_packets);
             return Wants::Nothing;
         }
@@ -466,8 +480,7 @@ impl QueuePair {
                     if !inner.conn.sends() {
                         return Wants::Nothing;
                     }
-                    let (bth, ext) = (&packet.headers.bth, &packet.headers.ext);
-                    let result = inner.requester.on_response(&cx, now, opcode, bth.psn, ext, packet.payload);
+                    let result = inner.requester.on_response(&cx, now, headers, payload);
                     if let Err(SendFailed) = result.and_then(|()| inner.requester.reap_failed(&cx)) {
                         self.on_send_failed(engine, inner);
                         return Wants::Transmit;
@@ -477,7 +490,7 @@ impl QueuePair {
                 }
                 _ => {
                     let first = responder.first_contact() && inner.conn.state == QpState::Rtr;
-                    let result = responder.on_request(&cx, &packet.headers, packet.payload);
+                    let result = responder.on_request(&cx, headers, payload);
                     if let Err(Broken { recv, event }) = result {
                         responder.incoming.fail(&cx, recv);
                         self.enter_err(engine, inner, Some(event));
@@ -494,14 +507,14 @@ impl QueuePair {
                 }
             },
             Receiver::Uc(receiver) => {
-                if let Some(status) = receiver.on_request(&cx, &packet.headers, packet.payload) {
+                if let Some(status) = receiver.on_request(&cx, headers, payload) {
                     receiver.incoming.fail(&cx, status);
                     self.enter_err(engine, inner, Some(EventType::QpReqErr));
                 }
                 Wants::Nothing
             }
             Receiver::Ud(wqe) => {
-                if let Some(status) = receive_datagram(&cx, wqe, origin, packet) {
+                if let Some(status) = receive_datagram(&cx, wqe, origin, headers, payload) {
                     let mut wc = WorkCompletion::new(wqe.wr_id, WcOpcode::Recv, self.qpn);
                     wc.status = status;
                     self.recv_cq.push(wc, true);
@@ -540,8 +553,14 @@ impl Receiver {
 
 /// Delivers a datagram with its GRH before it (IBTA 11.4.1.2); drops it silently where it does not belong (9.8.3.2). Returns
 /// how its receive failed, if it did.
-fn receive_datagram(cx: &Cx<'_>, wqe: &mut RecvWqe, origin: &Origin, packet: &Packet<'_>) -> Option<WcStatus> {
-    let deth = packet.headers.ext.deth()?;
+fn receive_datagram(
+    cx: &Cx<'_>,
+    wqe: &mut RecvWqe,
+    origin: &Origin,
+    headers: &Headers,
+    payload: Payload<'_>,
+) -> Option<WcStatus> {
+    let deth = headers.ext.deth()?;
     if deth.qkey != cx.conn.qkey {
         count(&cx.engine.counters.qkey_violation);
         return None;
@@ -562,17 +581,17 @@ fn receive_datagram(cx: &Cx<'_>, wqe: &mut RecvWqe, origin: &Origin, packet: &Pa
         Taken::Yes => {}
         Taken::BelowLimit => cx.qp.srq_limit(cx.engine),
     }
-    let total = GRH_LEN + packet.payload.len();
+    let total = GRH_LEN + payload.len();
     if wqe.capacity() < total as u64 {
         return Some(WcStatus::LocLenErr);
     }
     let mut grh = [0; GRH_LEN];
     // UDP, BTH, DETH, payload, pad and ICRC, as a header on the wire would count them.
-    let payload_len = (8 + packet.headers.len() + packet.payload.len().next_multiple_of(4) + 4) as u16;
+    let payload_len = (8 + headers.len() + payload.len().next_multiple_of(4) + 4) as u16;
     Grh { ip, tclass: tos, hop_limit: ttl, flow_label: 0, payload_len }.emit(&mut grh);
     let mrs = &cx.mrs;
-    let written = super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, 0, &grh)
-        .and_then(|()| super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, GRH_LEN as u64, packet.payload));
+    let written = super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, 0, Payload::Here(&grh))
+        .and_then(|()| super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, GRH_LEN as u64, payload));
     if written.is_err() {
         return Some(WcStatus::LocProtErr);
     }
@@ -580,10 +599,10 @@ fn receive_datagram(cx: &Cx<'_>, wqe: &mut RecvWqe, origin: &Origin, packet: &Pa
     wc.byte_len = total as u32;
     wc.src_qp = deth.src_qpn;
     wc.flags = WcFlags::GRH;
-    if let Some(imm) = packet.headers.ext.imm() {
+    if let Some(imm) = headers.ext.imm() {
         wc.imm = imm;
         wc.flags |= WcFlags::WITH_IMM;
     }
-    cx.qp.recv_cq.push(wc, packet.headers.bth.solicited);
+    cx.qp.recv_cq.push(wc, headers.bth.solicited);
     None
 }

@@ -2,10 +2,11 @@ use super::emit::{Emitted, Header, emit, emit_bare};
 use super::message::{Fault, Incoming};
 use super::{Budget, Cx, TxStatus};
 use crate::engine::count;
-use crate::engine::tx::PacketTx;
+use crate::engine::payload::{LEAST_OFFERED, MAX_OFFERED, Offer, Payload};
+use crate::engine::tx::{Offered, PacketTx, To};
 use ferroce_verbs::{Access, EventType, WcStatus};
 use ferroce_wire::{
-    Aeth, AtomicEth, Ext, Headers, NakCode, Opcode, Operation, Reth, Syndrome, psn_add, psn_diff, psn_lt, psn_sub,
+    Aeth, AtomicEth, Ext, Headers, NakCode, Opcode, Operation, Reth, Syndrome, psn_add, psn_diff, psn_sub,
 };
 use std::collections::VecDeque;
 
@@ -63,8 +64,20 @@ struct Response {
 
 #[derive(Clone, Copy, Debug)]
 enum ResponseKind {
-    Read { va: u64, rkey: u32, left: u32, first: bool },
+    Read(ReadResponse),
     Atomic { original: u64 },
+}
+
+/// What of a read is still to be sent.
+#[derive(Clone, Copy, Debug)]
+struct ReadResponse {
+    va: u64,
+    rkey: u32,
+    left: u32,
+    /// Nothing of it was sent yet.
+    first: bool,
+    /// It is sent for the first time. What is asked for again goes in packets: it may be that the peer could not take an offer.
+    fresh: bool,
 }
 
 /// The queue pair is broken: how its receive completes, and the event that says why.
@@ -132,7 +145,7 @@ impl Responder {
     }
 
     #[inline]
-    pub(super) fn on_request(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Result<(), Broken> {
+    pub(super) fn on_request(&mut self, cx: &Cx<'_>, headers: &Headers, payload: Payload<'_>) -> Result<(), Broken> {
         let distance = psn_diff(headers.bth.psn, self.expected);
         if distance == 0 {
             self.execute(cx, headers, payload)
@@ -192,7 +205,7 @@ impl Responder {
                 && offset + u64::from(reth.len) <= u64::from(original.len)
         };
         if let Some(resource) = self.resources.iter().find(covers) {
-            let kind = ResponseKind::Read { va: reth.va, rkey: reth.rkey, left: reth.len, first: true };
+            let kind = ResponseKind::Read(ReadResponse::new(reth, false));
             self.queue(resource.first_psn, Response { psn, msn: self.msn, kind });
         }
     }
@@ -212,10 +225,10 @@ impl Responder {
         }
     }
 
-    fn execute(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Result<(), Broken> {
+    fn execute(&mut self, cx: &Cx<'_>, headers: &Headers, payload: Payload<'_>) -> Result<(), Broken> {
         let done = match headers.bth.opcode.operation() {
             Operation::Send | Operation::Write => self.incoming.accept(cx, headers, payload).map(|ended| {
-                self.expected = psn_add(self.expected, 1);
+                self.expected = psn_add(self.expected, payload.packets());
                 if ended {
                     self.msn = self.msn.wrapping_add(1) & ferroce_wire::PSN_MASK;
                 }
@@ -263,7 +276,7 @@ impl Responder {
                 .map_err(|_| Fault::RemoteAccess)?;
         }
         let packets = reth.len.div_ceil(cx.conn.mtu.bytes()).max(1);
-        let kind = ResponseKind::Read { va: reth.va, rkey: reth.rkey, left: reth.len, first: true };
+        let kind = ResponseKind::Read(ReadResponse::new(reth, true));
         self.executed(cx, packets, ResourceKind::Read { reth }, kind);
         Ok(())
     }
@@ -327,6 +340,13 @@ impl Responder {
                 self.gap = Some(self.expected);
                 return Ok(());
             }
+            Fault::Lost => {
+                count(&cx.engine.counters.cma_lost);
+                // The requester sends it again, in packets.
+                self.nak = Some((Syndrome::Nak(NakCode::PsnSequence), self.expected));
+                self.gap = Some(self.expected);
+                return Ok(());
+            }
             Fault::TooLong | Fault::InvalidRequest => NakCode::InvalidRequest,
             Fault::LocalProtection => NakCode::RemoteOperational,
             Fault::RemoteAccess => NakCode::RemoteAccess,
@@ -336,7 +356,7 @@ impl Responder {
             Fault::TooLong => Broken { recv: WcStatus::LocLenErr, event: EventType::QpReqErr },
             Fault::LocalProtection => Broken { recv: WcStatus::LocProtErr, event: EventType::QpFatal },
             Fault::RemoteAccess => Broken { recv: WcStatus::LocAccessErr, event: EventType::QpAccessErr },
-            Fault::InvalidRequest | Fault::NotReady => {
+            Fault::InvalidRequest | Fault::NotReady | Fault::Lost => {
                 Broken { recv: WcStatus::RemInvReqErr, event: EventType::QpReqErr }
             }
         })
@@ -348,7 +368,7 @@ impl Responder {
             if !budget.take() {
                 return TxStatus::More;
             }
-            let (emitted, finished) = response.transmit_next(cx, tx);
+            let (emitted, finished) = response.transmit_next(cx, tx, budget);
             match emitted {
                 Emitted::LinkFull => return TxStatus::LinkFull,
                 Emitted::Yes => {}
@@ -387,40 +407,83 @@ impl Responder {
 }
 
 impl Response {
-    /// Sends the next packet; returns whether it was the last.
-    fn transmit_next(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> (Emitted, bool) {
+    /// Sends the next packet, or offers a run of them; returns whether that was the last.
+    fn transmit_next(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, budget: &mut Budget) -> (Emitted, bool) {
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn };
-        let (va, rkey, left, first) = match &mut self.kind {
-            ResponseKind::Atomic { original } => {
-                let header = Header::new(Opcode::RcAtomicAck, self.psn, Ext::AtomicAck(aeth, *original));
-                return (emit_bare(cx, tx, header), true);
-            }
-            ResponseKind::Read { va, rkey, left, first } => (va, *rkey, left, first),
+        let ResponseKind::Read(read) = &mut self.kind else {
+            let ResponseKind::Atomic { original } = self.kind else { return (Emitted::Yes, true) };
+            let header = Header::new(Opcode::RcAtomicAck, self.psn, Ext::AtomicAck(aeth, original));
+            return (emit_bare(cx, tx, header), true);
         };
         let Some(to) = cx.conn.peer() else { return (Emitted::Yes, true) };
         let mtu = cx.conn.mtu.bytes();
-        let len = (*left).min(mtu);
-        let last = *left == len;
-        let (opcode, ext) = match (*first, last) {
+        let (mut emitted, mut packets) = (None, 1);
+        if read.fresh && to.av.same_host && read.left >= LEAST_OFFERED {
+            packets = read.left.div_ceil(mtu).min(MAX_OFFERED);
+            emitted = read.offer(cx, tx, &to, self.psn, aeth, packets);
+        }
+        let emitted = emitted.unwrap_or_else(|| {
+            packets = 1;
+            read.emit(cx, tx, to, self.psn, aeth)
+        });
+        if emitted == Emitted::Yes {
+            budget.take_more(packets - 1);
+            let len = read.left.min(packets * mtu);
+            self.psn = psn_add(self.psn, packets);
+            read.va = read.va.wrapping_add(u64::from(len));
+            read.left -= len;
+            read.first = false;
+        }
+        (emitted, read.left == 0)
+    }
+}
+
+impl ReadResponse {
+    fn new(reth: Reth, fresh: bool) -> Self {
+        Self { va: reth.va, rkey: reth.rkey, left: reth.len, first: true, fresh }
+    }
+
+    /// What a packet with the next `len` bytes is.
+    fn header(&self, psn: u32, aeth: Aeth, len: u32) -> Header {
+        let (opcode, ext) = match (self.first, self.left == len) {
             (true, true) => (Opcode::RcReadResponseOnly, Ext::Aeth(aeth)),
             (true, false) => (Opcode::RcReadResponseFirst, Ext::Aeth(aeth)),
             (false, false) => (Opcode::RcReadResponseMiddle, Ext::None),
             (false, true) => (Opcode::RcReadResponseLast, Ext::Aeth(aeth)),
         };
-        let emitted = emit(tx, to, Header::new(opcode, self.psn, ext), len as usize, |out| {
+        Header::new(opcode, psn, ext)
+    }
+
+    /// Sends the next packet.
+    fn emit(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx, to: To<'_>, psn: u32, aeth: Aeth) -> Emitted {
+        let len = self.left.min(cx.conn.mtu.bytes());
+        emit(tx, to, self.header(psn, aeth, len), len as usize, |out| {
             cx.mrs
-                .with(rkey, cx.qp.pd, *va, u64::from(len), Access::REMOTE_READ, |region, at| {
+                .with(self.rkey, cx.qp.pd, self.va, u64::from(len), Access::REMOTE_READ, |region, at| {
                     region.read(at, out).is_ok()
                 })
                 .unwrap_or(false)
-        });
-        if emitted == Emitted::Yes {
-            debug_assert!(psn_lt(self.psn, psn_add(self.psn, 1)));
-            self.psn = psn_add(self.psn, 1);
-            *va = va.wrapping_add(u64::from(len));
-            *left -= len;
-            *first = false;
+        })
+    }
+
+    /// Offers the next `packets` packets; `None` if they must be sent.
+    fn offer(
+        &self,
+        cx: &Cx<'_>,
+        tx: &mut dyn PacketTx,
+        to: &To<'_>,
+        psn: u32,
+        aeth: Aeth,
+        packets: u32,
+    ) -> Option<Emitted> {
+        let len = self.left.min(packets * cx.conn.mtu.bytes());
+        let region = cx.mrs.grant(self.rkey, cx.qp.pd, self.va, len.into(), Access::REMOTE_READ).ok()?;
+        // What is still registered may be read whatever became of the queue pair, so one grant does for both.
+        let offer = Offer { packets, len, addr: self.va, region, send: region };
+        match tx.offer(to, &self.header(psn, aeth, len).to_packet(to, 0), &offer) {
+            Offered::Yes => Some(Emitted::Yes),
+            Offered::LinkFull => Some(Emitted::LinkFull),
+            Offered::No => None,
         }
-        (emitted, last)
     }
 }

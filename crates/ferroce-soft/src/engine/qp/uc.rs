@@ -1,6 +1,7 @@
 use super::Cx;
 use super::message::{Fault, Incoming};
 use crate::engine::count;
+use crate::engine::payload::Payload;
 use ferroce_verbs::{QpType, WcStatus};
 use ferroce_wire::{Headers, Position, psn_add, psn_sub};
 
@@ -30,7 +31,7 @@ impl UcReceiver {
     }
 
     /// Takes in one packet; returns how the receive of its message failed, if that breaks the queue pair.
-    pub(super) fn on_request(&mut self, cx: &Cx<'_>, headers: &Headers, payload: &[u8]) -> Option<WcStatus> {
+    pub(super) fn on_request(&mut self, cx: &Cx<'_>, headers: &Headers, payload: Payload<'_>) -> Option<WcStatus> {
         debug_assert_eq!(cx.qp.qp_type, QpType::Uc);
         let behind = psn_sub(self.expected, headers.bth.psn);
         if (1..=LATE).contains(&behind) && self.established {
@@ -56,7 +57,7 @@ impl UcReceiver {
             }
             Err(Fault::TooLong) => Some(WcStatus::LocLenErr),
             Err(Fault::LocalProtection) => Some(WcStatus::LocProtErr),
-            Err(Fault::RemoteAccess | Fault::InvalidRequest) => {
+            Err(Fault::RemoteAccess | Fault::InvalidRequest | Fault::Lost) => {
                 self.incoming.abandon();
                 None
             }

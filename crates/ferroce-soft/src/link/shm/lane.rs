@@ -27,6 +27,8 @@ struct Route {
     control: Mapping,
     producer: Producer<MappedRing>,
     wake: OwnedFd,
+    /// This context: slot and incarnation.
+    own: (u8, u64),
     /// This context's incarnation, until the reader was told.
     hello: Option<u64>,
 }
@@ -90,7 +92,14 @@ impl Route {
         if let Some(word) = active.get(usize::from(own / 64)) {
             word.fetch_or(1 << (own % 64), Ordering::Release);
         }
-        Ok(Self { incarnation, control, producer, wake, hello: Some(membership.incarnation()) })
+        Ok(Self {
+            incarnation,
+            control,
+            producer,
+            wake,
+            own: (own, membership.incarnation()),
+            hello: Some(membership.incarnation()),
+        })
     }
 
     /// Tells the reader who writes from here on, before the first frame.
@@ -156,6 +165,15 @@ impl LaneGuard<'_> {
         // SAFETY: the producer is the only writer of its ring, under this guard's lock; it has just reserved these
         // bytes, and the slice borrows the guard, so it ends before the next reservation.
         Some(unsafe { route.producer.memory().payload_mut(place, length) })
+    }
+
+    /// Whether the receiver can read the memory of this process.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.route.as_ref().is_some_and(|route| {
+            let readable = &route.control.view::<Control>(0).readable.0;
+            readable[usize::from(route.own.0)].load(Ordering::Relaxed) == route.own.1
+        })
     }
 
     /// Publishes the frame that was reserved last; nothing if there is none.

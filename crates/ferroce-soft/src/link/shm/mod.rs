@@ -14,7 +14,8 @@
 //!
 //! - `ring`: the protocol of one ring, over any memory: shared, or a model checker's.
 //! - `doorbell`: the protocol of falling asleep and being woken, likewise.
-//! - `memory`: a ring in a mapped file. The only `unsafe` of the link.
+//! - `memory`: a ring in a mapped file. With `cma`, all of the link's `unsafe`.
+//! - `cma`: copies from the memory of another process.
 //! - [`ShmSender`], [`Lane`], [`LaneGuard`] send.
 //! - [`ShmReceiver`] receives.
 //!
@@ -26,6 +27,7 @@
 //! a frame is as trustworthy as a packet from the network, with one addition: a mad sender may change it while it is
 //! being read. Copy what is checked before it is used.
 
+mod cma;
 mod doorbell;
 mod error;
 mod lane;
@@ -38,6 +40,8 @@ mod sender;
 mod tests;
 
 pub use error::{AttachError, InUse};
+
+pub(crate) use cma::copy;
 pub use lane::{Lane, LaneGuard};
 pub use receiver::{Frame, ReceiverCounters, ShmReceiver};
 pub use sender::ShmSender;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::doorbell;
 use super::error::InUse;
 use super::memory::MappedRing;
 use super::ring::{Consumer, Damaged, Kind, Step};
+use super::{cma, doorbell};
 use crate::host::{Membership, SLOTS, ring};
 
 /// A frame, as long as it is in the ring.
@@ -70,6 +70,8 @@ pub struct ShmReceiver {
     known: [u64; 4],
     sleeps: AtomicU64,
     counters: ReceiverCounters,
+    /// Senders are told if their memory can be read.
+    cma: bool,
 }
 
 impl ShmReceiver {
@@ -89,7 +91,14 @@ impl ShmReceiver {
             known: [0; 4],
             sleeps: AtomicU64::new(0),
             counters: ReceiverCounters::default(),
+            cma: false,
         })
+    }
+
+    /// From now on, tells each sender whether this process can read its memory, as it can unless the kernel forbids that (Yama's
+    /// `ptrace_scope`, seccomp, another process id namespace).
+    pub(crate) fn allow_cma(&mut self) {
+        self.cma = true;
     }
 
     /// The membership on whose behalf this receives.
@@ -117,7 +126,7 @@ impl ShmReceiver {
         let (mut left, mut last, mut shut) = (budget, self.cursor, false);
         for at in (self.cursor..self.rings.len()).chain(0..self.cursor) {
             let before = left;
-            shut |= self.rings[at].drain(&mut left, &self.membership, &mut self.counters, &mut f).is_err();
+            shut |= self.rings[at].drain(&mut left, &self.membership, self.cma, &mut self.counters, &mut f).is_err();
             if left == 0 {
                 // The next call begins with another ring, lest one busy sender keeps the others out.
                 last = if at + 1 < self.rings.len() { at + 1 } else { 0 };
@@ -266,6 +275,7 @@ impl Inbound {
         &mut self,
         left: &mut usize,
         membership: &Membership,
+        cma: bool,
         counters: &mut ReceiverCounters,
         f: &mut impl FnMut(Frame<'_>),
     ) -> Result<(), Damaged> {
@@ -282,6 +292,9 @@ impl Inbound {
             match step.kind {
                 Kind::Hello => {
                     self.incarnation = self.read_hello(&step);
+                    if cma {
+                        self.try_reading(membership);
+                    }
                     // Nobody says hello twice in a row but a mad writer, who could keep this loop busy for ever.
                     if std::mem::replace(&mut greeted, true) {
                         break;
@@ -300,6 +313,17 @@ impl Inbound {
             }
         }
         Ok(())
+    }
+
+    /// Finds out whether the writer's memory can be read, and tells it.
+    #[cold]
+    fn try_reading(&self, membership: &Membership) {
+        let Some(process) = membership.process(self.slot, self.incarnation) else { return };
+        let (at, word) = process.word;
+        if cma::read_word(process.pid, at).is_ok_and(|found| found == word) {
+            let readable = &membership.segment().control().readable.0;
+            readable[usize::from(self.slot)].store(self.incarnation, Ordering::Relaxed);
+        }
     }
 
     #[cold]

@@ -1,3 +1,4 @@
+mod offer;
 mod recovery;
 mod request;
 mod response;
@@ -5,6 +6,7 @@ mod window;
 
 use super::emit::{Emitted, Header, emit};
 use super::{Budget, Cx, TxStatus};
+use crate::engine::payload::Grant;
 use crate::engine::sendq::{Datagram, SendQueue, has_response};
 use crate::engine::tx::{PacketTx, PeerFlow, To};
 use crate::engine::{Nanos, count, sgl};
@@ -46,6 +48,10 @@ pub(in crate::engine::qp) struct Requester {
     probe: bool,
     /// Something was sent since the ACK timer last fired.
     active: bool,
+    /// Something was offered since the peer last reported a sequence error.
+    offered: bool,
+    /// Holds as long as what was offered is still to be sent.
+    grant: Grant,
 }
 
 /// Bytes in flight to a peer from which on the link may be full: half of what the kernel lets a socket have by default.
@@ -76,6 +82,8 @@ impl Requester {
             probed: false,
             probe: false,
             active: false,
+            offered: false,
+            grant: Grant::new(),
         }
     }
 
@@ -87,6 +95,7 @@ impl Requester {
 
     /// Takes on the attributes that RTS brings.
     pub(in crate::engine::qp) fn start(&mut self, cx: &Cx<'_>, psn: u32) {
+        self.grant.renew();
         self.release_flow(cx);
         (self.next_psn, self.una, self.tx, self.sent) = (psn, psn, psn, psn);
         self.reads = 0;
@@ -198,7 +207,10 @@ impl Requester {
             }
             let emitted = match cx.qp.qp_type {
                 QpType::Ud => self.send_datagram(cx, tx, position),
-                QpType::Rc | QpType::Uc => self.send_packet(cx, tx, position),
+                QpType::Rc | QpType::Uc => match self.send_offer(cx, tx, position, budget) {
+                    Some(emitted) => emitted,
+                    None => self.send_packet(cx, tx, position),
+                },
             };
             match emitted {
                 Emitted::Yes => {}
@@ -245,7 +257,7 @@ impl Requester {
         let last = index + 1 == wqe.packets;
         let rc = cx.qp.qp_type == QpType::Rc;
         let ends = last && position.wrapping_add(1) == self.queue.tail;
-        let ack_request = rc && (ends || self.ask_now(cx, position, last));
+        let ack_request = rc && (ends || self.ask_now(cx, position, 1, last));
         let emitted = self.emit_part(cx, tx, position, index, ack_request);
         if emitted == Emitted::Yes {
             self.unasked = if ack_request { 0 } else { self.unasked + 1 };
@@ -283,10 +295,10 @@ impl Requester {
         }
     }
 
-    /// Whether the packet about to be sent must ask for an acknowledgement though more is queued: enough went by without, or
+    /// Whether the packets about to be sent must ask for an acknowledgement though more is queued: enough went by without, or
     /// what follows may have to wait for it.
-    fn ask_now(&self, cx: &Cx<'_>, position: u32, last: bool) -> bool {
-        if self.unasked + 1 >= ACK_INTERVAL || cx.conn.state == QpState::Sqd || flow_closed(cx) {
+    fn ask_now(&self, cx: &Cx<'_>, position: u32, packets: u32, last: bool) -> bool {
+        if self.unasked + packets >= ACK_INTERVAL || cx.conn.state == QpState::Sqd || flow_closed(cx) {
             return true;
         }
         last && {

@@ -33,7 +33,9 @@ impl Requester {
         let repeated = matches!(why, Resend::Sequence)
             && self.sequence_at.replace(self.una) == Some(self.una)
             && cx.conn.timeout != 0;
-        if !repeated {
+        // Nor does it count if an offer could not be taken: nothing is offered a second time.
+        let declined = matches!(why, Resend::Sequence) && std::mem::take(&mut self.offered);
+        if !repeated && !declined {
             if !matches!(why, Resend::Implied) {
                 if self.retries == 0 {
                     count(&cx.engine.counters.retry_exceeded_err);
@@ -167,6 +169,7 @@ impl Requester {
 
     /// Completes all that is queued as flushed.
     pub(in crate::engine::qp) fn flush(&mut self, cx: &Cx<'_>) {
+        self.grant.renew();
         self.release_flow(cx);
         self.rnr_until = None;
         while !self.queue.is_empty() {

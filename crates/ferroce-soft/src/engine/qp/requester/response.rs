@@ -5,9 +5,11 @@ use super::recovery::Resend;
 use super::request::READ_CHUNK;
 use super::window::{flow, flow_bytes};
 use super::{Requester, SendFailed};
-use crate::engine::{Nanos, count, sgl};
+use crate::engine::payload::Payload;
+use crate::engine::sgl::{self, ScatterError};
+use crate::engine::{Nanos, count};
 use ferroce_verbs::{SendFlags, SendOp, WcStatus, WorkCompletion};
-use ferroce_wire::{Ext, Opcode, psn_add, psn_diff};
+use ferroce_wire::{Ext, Headers, Opcode, psn_add, psn_diff};
 
 impl Requester {
     /// Takes an acknowledgement, a read response or an atomic acknowledgement (IBTA 9.7.5.1, 9.7.6.1).
@@ -16,17 +18,16 @@ impl Requester {
         &mut self,
         cx: &Cx<'_>,
         now: Nanos,
-        opcode: Opcode,
-        psn: u32,
-        ext: &Ext,
-        payload: &[u8],
+        headers: &Headers,
+        payload: Payload<'_>,
     ) -> Result<(), SendFailed> {
         use ferroce_wire::{NakCode, Operation, Syndrome};
+        let (opcode, psn) = (headers.bth.opcode, headers.bth.psn);
         if psn_diff(psn, self.una) < 0 || psn_diff(psn, self.sent) >= 0 {
             count(&cx.engine.counters.stale_response);
             return Ok(());
         }
-        match (opcode.operation(), ext) {
+        match (opcode.operation(), &headers.ext) {
             (Operation::Ack, Ext::Aeth(aeth)) => match aeth.syndrome {
                 Syndrome::Ack { .. } => self.advance(cx, psn_add(psn, 1)),
                 Syndrome::RnrNak { timer } => {
@@ -64,7 +65,7 @@ impl Requester {
                     return self.fail(cx, WcStatus::BadRespErr);
                 }
                 let bytes = original.to_ne_bytes();
-                if sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), 0, &bytes).is_err() {
+                if sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), 0, Payload::Here(&bytes)).is_err() {
                     return self.fail(cx, WcStatus::LocProtErr);
                 }
                 self.reads = self.reads.saturating_sub(1);
@@ -75,7 +76,13 @@ impl Requester {
         }
     }
 
-    fn on_read_response(&mut self, cx: &Cx<'_>, opcode: Opcode, psn: u32, payload: &[u8]) -> Result<(), SendFailed> {
+    fn on_read_response(
+        &mut self,
+        cx: &Cx<'_>,
+        opcode: Opcode,
+        psn: u32,
+        payload: Payload<'_>,
+    ) -> Result<(), SendFailed> {
         use ferroce_wire::Position;
         // A response acknowledges all requests before its own.
         self.advance(cx, psn)?;
@@ -89,19 +96,32 @@ impl Requester {
         }
         let index = psn_diff(psn, wqe.first_psn) as u32;
         let offset = u64::from(index) * u64::from(cx.conn.mtu.bytes());
-        let expected = (u64::from(wqe.len) - offset).min(u64::from(cx.conn.mtu.bytes()));
+        let packets = payload.packets();
         // Each piece of a read is a request of its own, and its responses end where it does.
-        let ends = index + 1 == wqe.packets || (index + 1).is_multiple_of(READ_CHUNK);
+        let left = (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK);
+        if packets > left {
+            return self.fail(cx, WcStatus::BadRespErr);
+        }
+        let expected = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(cx.conn.mtu.bytes()));
+        let ends = packets == left;
         if payload.len() as u64 != expected || ends != matches!(opcode.position(), Position::Last | Position::Only) {
             return self.fail(cx, WcStatus::BadRespErr);
         }
-        if !payload.is_empty() && sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), offset, payload).is_err() {
-            return self.fail(cx, WcStatus::LocProtErr);
+        if !payload.is_empty() {
+            match sgl::scatter(&cx.mrs, cx.qp.pd, self.queue.sges(head), offset, payload) {
+                Ok(()) => {}
+                Err(ScatterError::Key) => return self.fail(cx, WcStatus::LocProtErr),
+                Err(ScatterError::Lost) => {
+                    // Asked for again, it comes in packets.
+                    count(&cx.engine.counters.cma_lost);
+                    return self.resend(cx, Resend::Sequence);
+                }
+            }
         }
         if ends {
             self.reads = self.reads.saturating_sub(1);
         }
-        self.progress_to(cx, psn_add(psn, 1));
+        self.progress_to(cx, psn_add(psn, packets));
         Ok(())
     }
 
