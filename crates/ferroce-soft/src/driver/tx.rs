@@ -180,8 +180,8 @@ impl PacketTx for HostTx<'_> {
     }
 
     fn offer(&mut self, to: &To<'_>, headers: &Headers, offer: &Offer) -> Offered {
-        // A capture shows, and faults hit, packets with all their bytes.
-        let able = self.port.plain && self.slot_of(to).is_some_and(|slot| self.take_lane(slot));
+        // A capture shows packets with all their bytes.
+        let able = self.port.capture.is_none() && self.slot_of(to).is_some_and(|slot| self.take_lane(slot));
         if !able || !self.lane.as_ref().is_some_and(|(_, lane)| lane.is_readable()) {
             return Offered::No;
         }
@@ -192,7 +192,9 @@ impl PacketTx for HostTx<'_> {
         let Some((_, lane)) = &mut self.lane else { return Offered::No };
         let Some(frame) = lane.reserve(len, TAG_OFFER) else { return Offered::LinkFull };
         offer::put(frame, headers, offer);
-        lane.commit();
+        self.reserved = Reserved::Lane;
+        self.frame = (len, TAG_OFFER);
+        self.commit();
         Offered::Yes
     }
 
