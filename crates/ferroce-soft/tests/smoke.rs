@@ -22,7 +22,9 @@ fn end(link: LinkMode) -> End {
     let context = SoftDevice::new(SoftConfig { link, ..SoftConfig::default() }).open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(256, None).unwrap();
-    let qp = pd.create_qp(&QpInitAttr::new(QpType::Rc, &cq)).unwrap();
+    let mut init = QpInitAttr::new(QpType::Rc, &cq);
+    init.cap.max_send_sge = 2;
+    let qp = pd.create_qp(&init).unwrap();
     let mr = pd.alloc_mr(LEN, Access::ALL).unwrap();
     qp.modify(&QpAttr::init(Access::ALL)).unwrap();
     let gid_index = context.find_gid(1, "127.0.0.1".parse().unwrap()).unwrap().index;
@@ -104,4 +106,41 @@ fn over_shared_memory() {
 #[test]
 fn over_udp() {
     exchange(LinkMode::Udp);
+}
+
+/// A packet that was half written to the link when its second part could not be read: its connection ends, and no other one between the
+/// same two contexts.
+fn fail_half_way(link: LinkMode) {
+    let (a, b) = (end(link), end(link));
+    connect(&a, &b);
+    connect(&b, &a);
+    for round in 0..50 {
+        let pd = a.context.alloc_pd().unwrap();
+        let mut init = QpInitAttr::new(QpType::Rc, &a.cq);
+        init.cap.max_send_sge = 2;
+        let qp = pd.create_qp(&init).unwrap();
+        let mr = pd.alloc_mr(LEN, Access::ALL).unwrap();
+        mr.write(0, &[0xff; 4096]).unwrap();
+        qp.modify(&QpAttr::init(Access::ALL)).unwrap();
+        let gid = b.context.query_gid(1, b.gid_index).unwrap().gid;
+        let rtr = QpAttr::rtr(AhAttr::roce(gid, a.gid_index), Mtu::Mtu4096, b.qp.qp_num(), 1);
+        qp.modify(&rtr).unwrap();
+        qp.modify(&QpAttr::rts(1)).unwrap();
+        let mut wrong = mr.sge(..100).unwrap();
+        wrong.lkey ^= 1;
+        let list = [mr.sge(..100 + round * 20).unwrap(), wrong];
+        qp.post_send(&[SendWr::new(1, SendOp::Send, &list)]).unwrap();
+        let failed = completions(&a.cq, &[&b.cq], 1)[0];
+        assert_eq!((failed.wr_id, failed.status), (1, WcStatus::LocProtErr));
+        b.qp.post_recv(&[RecvWr::new(2, &[b.mr.sge(..).unwrap()])]).unwrap();
+        a.qp.post_send(&[SendWr::new(3, SendOp::Send, &[a.mr.sge(..8).unwrap()])]).unwrap();
+        assert_eq!(completions(&b.cq, &[&a.cq], 1)[0].status, WcStatus::Success, "round {round}");
+        assert_eq!(completions(&a.cq, &[&b.cq], 1)[0].status, WcStatus::Success, "round {round}");
+    }
+}
+
+#[test]
+fn a_send_that_fails_half_way_hurts_no_other() {
+    fail_half_way(LinkMode::Shm);
+    fail_half_way(LinkMode::Udp);
 }

@@ -156,13 +156,17 @@ impl<M: RingMemory> Producer<M> {
 
     /// Finds room for a frame and returns the place of its payload; `None` if there is none now.
     ///
-    /// A reservation that is not committed is forgotten by the next one.
+    /// A reservation that is not committed is forgotten by the next one. What was written there all the same is no longer clean.
     pub(super) fn reserve(&mut self, kind: Kind, tag: u32, length: usize) -> Option<usize> {
         let bytes = self.memory.bytes();
         let (size, place) = (frame_bytes(length), self.place(self.tail));
         let start = if size <= bytes - place { self.tail } else { self.tail + (bytes - place) as u64 };
         let next = start + size as u64;
-        self.reserved = None;
+        if let Some(old) = self.reserved.take()
+            && (old.start != start || next < old.next)
+        {
+            self.clean = self.clean.min(old.start + LINE as u64);
+        }
         if !self.has_room(next) {
             return None;
         }

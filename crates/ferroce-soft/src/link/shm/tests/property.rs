@@ -13,8 +13,15 @@ const LONGEST: usize = 10 * LINE - HEADER;
 
 #[derive(Debug, Clone)]
 enum Act {
-    Send { length: usize, tag: u32 },
-    Abandon { length: usize },
+    Send {
+        length: usize,
+        tag: u32,
+    },
+    /// Write a frame and think better of it, or die.
+    Abandon {
+        length: usize,
+        dies: bool,
+    },
     Prepare,
     Receive(usize),
     Wait,
@@ -25,7 +32,7 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => (0..=LONGEST, 0..1_u32 << 24).prop_map(|(length, tag)| Act::Send { length, tag }),
-        1 => (0..=LONGEST).prop_map(|length| Act::Abandon { length }),
+        1 => (0..=LONGEST, any::<bool>()).prop_map(|(length, dies)| Act::Abandon { length, dies }),
         2 => Just(Act::Prepare),
         6 => (0..6_usize).prop_map(Act::Receive),
         1 => Just(Act::Wait),
@@ -62,12 +69,14 @@ proptest! {
                     used += frame_bytes(length);
                     value += 1;
                 }
-                Act::Abandon { length } => {
+                Act::Abandon { length, dies } => {
                     if let Some(place) = producer.reserve(Kind::Data, 0, length) {
                         lines.write(place, length, u64::MAX / 2);
                     }
-                    // The next writer does not know of it.
-                    producer = Producer::attach(lines.clone()).unwrap();
+                    if dies {
+                        // The next writer does not know of it.
+                        producer = Producer::attach(lines.clone()).unwrap();
+                    }
                 }
                 Act::Prepare => producer.prepare(),
                 Act::Receive(most) => {
