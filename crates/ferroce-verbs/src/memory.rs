@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::{Error, Result};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -31,7 +31,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if `len` is 0 or larger than an address space.
+    /// [`Error::Invalid`] if `len` is 0 or larger than an address space; [`Error::Os`] (`ENOMEM`) if the system does not
+    /// have it.
     pub fn zeroed(len: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::invalid("length", "a buffer has at least one byte"));
@@ -40,7 +41,10 @@ impl Buffer {
             .map_err(|_| Error::invalid("length", format!("{len} bytes are more than an address space")))?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        let start = NonNull::new(start).ok_or_else(|| {
+            let what = format!("allocating {len} bytes of memory; ask for less, or raise the limit (ulimit -v)");
+            Error::os(what, std::io::ErrorKind::OutOfMemory)
+        })?;
         Ok(Self { start, layout })
     }
 
@@ -274,6 +278,15 @@ mod tests {
         let mut out = [0; 8];
         region.read(8, &mut out).unwrap();
         assert_eq!(out, [1; 8]);
+    }
+
+    /// A length that comes from elsewhere is no reason to end the process.
+    #[test]
+    fn memory_that_the_system_does_not_have_is_an_error() {
+        let error = Buffer::zeroed(isize::MAX as usize - 4096).unwrap_err();
+        assert!(matches!(&error, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory), "{error}");
+        assert!(matches!(Buffer::zeroed(usize::MAX), Err(Error::Invalid { .. })));
+        assert!(matches!(Buffer::zeroed(0), Err(Error::Invalid { .. })));
     }
 
     #[test]
