@@ -8,6 +8,7 @@ use ferroce_verbs::{AsyncEvent, EventType, QpAttr, QpState, QpType, SendOp, Send
 pub(super) fn add(all: &mut Vec<Case>) {
     all.push(Case::new("sqd/event-when-idle", idle));
     all.push(Case::new("sqd/event-after-what-is-outstanding", after_outstanding));
+    all.push(Case::new("sqd/event-though-attributes-change", event_though_attributes_change));
     all.push(Case::new("sqd/no-event-unless-asked", unless_asked));
     all.push(Case::new("sqd/posts-wait", posts_wait));
     all.push(Case::new("sqd/receives-go-on", receives_go_on));
@@ -57,6 +58,22 @@ fn after_outstanding(env: &Env) -> CaseResult {
     pair.a.qp.modify(&QpAttr::to(QpState::Rts))?;
     ok(&pair.b.received()?, 2, WcOpcode::Recv)?;
     pair.round_trip()
+}
+
+/// The event that RTS to SQD asked for is not taken back by a change of other attributes while the queue drains: nothing else
+/// can ask for it again.
+fn event_though_attributes_change(env: &Env) -> CaseResult {
+    let pair = Pair::rc(env)?;
+    let marker = Marker::new(env)?;
+    pair.a.post(SendWr::send(1, &[]))?;
+    marker.pass()?;
+    pair.a.qp.modify(&to_sqd(true))?;
+    pair.a.qp.modify(&QpAttr { retry_cnt: Some(5), ..QpAttr::to(QpState::Sqd) })?;
+    marker.pass()?;
+    no_event(&pair.a)?;
+    pair.b.post_recv(2, &[])?;
+    drained(env, &pair.a)?;
+    ok(&pair.a.sent()?, 1, WcOpcode::Send)
 }
 
 fn unless_asked(env: &Env) -> CaseResult {

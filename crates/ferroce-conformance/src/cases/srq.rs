@@ -154,7 +154,12 @@ fn last_wqe_reached(env: &Env) -> CaseResult {
         AsyncEvent::Qp(_, qp) => ensure!(qp == pair.b.qp, "the event is of another queue pair"),
         other => return Err(Failure::new(format!("the event is {other:?}"))),
     }
-    pair.b.wait.nothing(&pair.b.recv_cq)
+    pair.b.wait.nothing(&pair.b.recv_cq)?;
+    // It is in the error state already: nothing is reached a second time.
+    pair.b.qp.modify(&QpAttr::to(QpState::Err))?;
+    let again = env.b.context.next_async_event()?;
+    ensure!(again.is_none(), "event {again:?}");
+    Ok(())
 }
 
 fn uc(env: &Env) -> CaseResult {

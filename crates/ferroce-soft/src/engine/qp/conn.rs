@@ -70,7 +70,6 @@ impl Conn {
         set(&mut self.max_dest_rd_atomic, attr.max_dest_rd_atomic);
         set(&mut self.pkey_index, attr.pkey_index);
         set(&mut self.port_num, attr.port_num);
-        self.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
         if attr.ah_attr.is_some() {
             self.ah_attr = attr.ah_attr;
             self.av = av;

@@ -205,6 +205,10 @@ impl QueuePair {
             return Err(Error::invalid("path_mtu", why));
         }
         conn.state = to;
+        if to != from {
+            // Only the way to SQD can ask for the event, and only leaving SQD takes that back.
+            conn.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+        }
         inner.conn = conn;
         let cx = Cx::new(engine, self, &inner.conn);
         match to {
@@ -229,7 +233,8 @@ impl QueuePair {
         if self.srq.is_none() {
             self.rq.set_open(to != QpState::Reset);
         }
-        if to == QpState::Err {
+        // In ERR already all is flushed, and its last receive reached.
+        if to == QpState::Err && from != to {
             inner.receiver.silence();
             self.flush(engine, inner);
         }
