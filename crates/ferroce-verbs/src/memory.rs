@@ -284,7 +284,10 @@ mod tests {
     #[test]
     fn memory_that_the_system_does_not_have_is_an_error() {
         let error = Buffer::zeroed(isize::MAX as usize - 4096).unwrap_err();
-        assert!(matches!(&error, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory), "{error}");
+        assert!(
+            matches!(&error, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory),
+            "{error}"
+        );
         assert!(matches!(Buffer::zeroed(usize::MAX), Err(Error::Invalid { .. })));
         assert!(matches!(Buffer::zeroed(0), Err(Error::Invalid { .. })));
     }

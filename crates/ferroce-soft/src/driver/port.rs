@@ -74,6 +74,8 @@ pub(crate) struct Port {
     /// Neither faults nor a capture: what the fast path asks.
     pub(super) plain: bool,
     pub(super) strays: AtomicU64,
+    /// Packets for which there was no way.
+    pub(super) discards: AtomicU64,
     /// How often a poller found another thread at it.
     turned_away: AtomicU32,
     /// A probe came back: the account of who has which socket is right for this one.
@@ -258,6 +260,7 @@ impl Port {
             capture,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
             strays: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
             turned_away: AtomicU32::new(0),
             confirmed: AtomicBool::new(false),
             udp_cold: AtomicBool::new(true),
@@ -349,7 +352,8 @@ impl Port {
     }
 
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = vec![("strays", self.strays())];
+        let discards = self.discards.load(Ordering::Relaxed);
+        let mut counters = vec![("strays", self.strays()), ("port_xmit_discards", discards)];
         counters.extend(self.udp.counters().read().named());
         if let Ok(drops) = self.udp.receive_drops() {
             counters.push(("udp_rcvd_drops", drops.into()));

@@ -9,6 +9,7 @@ use ferroce_verbs::Gid;
 use ferroce_wire::Headers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What precedes a packet in a shared-memory frame with [`TAG_ADDRESSED`]: source and destination GID, TOS, TTL.
@@ -17,6 +18,10 @@ pub(super) const PREFIX: usize = 36;
 pub(super) const TAG_BARE: u32 = 0;
 /// The frame is a packet with its addresses before it: a datagram, or what came by UDP to the wrong process.
 pub(super) const TAG_ADDRESSED: u32 = 1;
+
+/// How long a full ring may hold up datagrams when its reader reads nothing at all. They may be lost; those behind them are
+/// for others.
+const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Bytes that precede the packet in a frame with `tag`.
 #[inline]
@@ -115,6 +120,15 @@ impl<'a> HostTx<'a> {
         }
     }
 
+    /// Takes a packet that goes nowhere.
+    #[cold]
+    fn discard(&mut self, len: usize) -> &mut [u8] {
+        self.port.discards.fetch_add(1, Ordering::Relaxed);
+        self.reserved = Reserved::None;
+        self.void.resize(len, 0);
+        &mut self.void
+    }
+
     fn reserve_udp(&mut self, to: &To<'_>, len: usize) -> &mut [u8] {
         self.reserved = Reserved::Udp;
         let port = self.port.udp.local_port();
@@ -134,9 +148,7 @@ impl PacketTx for HostTx<'_> {
         let lane = self.slot_of(to).is_some_and(|slot| self.take_lane(slot));
         if !lane {
             if self.port.link == LinkMode::Shm {
-                self.reserved = Reserved::None;
-                self.void.resize(len, 0);
-                return Some(&mut self.void);
+                return Some(self.discard(len));
             }
             return Some(self.reserve_udp(to, len));
         }
@@ -144,7 +156,10 @@ impl PacketTx for HostTx<'_> {
         let prefix = prefix_of(tag);
         if !self.has_room(prefix + len, tag) {
             self.reserved = Reserved::None;
-            return None;
+            let now = Duration::from_nanos(self.port.now());
+            let stuck = |(_, lane): &mut (u8, LaneGuard<'_>)| lane.is_stuck(now, DATAGRAM_PATIENCE);
+            let lost = to.datagram && self.lane.as_mut().is_some_and(stuck);
+            return if lost { Some(self.discard(len)) } else { None };
         }
         self.reserved = Reserved::Lane;
         self.frame = (prefix + len, tag);

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -31,6 +32,8 @@ struct Route {
     own: (u8, u64),
     /// This context's incarnation, until the reader was told.
     hello: Option<u64>,
+    /// Since when the ring is full, as far as anybody asked, and up to where it was free then.
+    full: Option<(u64, Duration)>,
 }
 
 impl Lane {
@@ -99,6 +102,7 @@ impl Route {
             wake,
             own: (own, membership.incarnation()),
             hello: Some(membership.incarnation()),
+            full: None,
         })
     }
 
@@ -192,6 +196,21 @@ impl LaneGuard<'_> {
     #[must_use = "false means that nobody will wake this context"]
     pub fn request_space_wakeup(&mut self) -> bool {
         self.route.as_mut().is_some_and(|route| route.producer.request_wakeup())
+    }
+
+    /// To be asked when there is no room, with the time: whether the receiver has freed nothing at all since this was first
+    /// asked, for `patience` or longer. Its process is stopped, and may be so for ever.
+    #[cold]
+    pub fn is_stuck(&mut self, now: Duration, patience: Duration) -> bool {
+        let Some(route) = self.route.as_mut() else { return false };
+        let freed = route.producer.freed();
+        match route.full {
+            Some((at, since)) if at == freed => now.saturating_sub(since) >= patience,
+            _ => {
+                route.full = Some((freed, now));
+                false
+            }
+        }
     }
 
     /// Ends the batch: wakes the receiver if it sleeps.

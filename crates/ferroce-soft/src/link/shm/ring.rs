@@ -224,6 +224,11 @@ impl<M: RingMemory> Producer<M> {
         true
     }
 
+    /// Up to where the reader has freed the ring, when this last looked.
+    pub(super) fn freed(&self) -> u64 {
+        self.head
+    }
+
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }
