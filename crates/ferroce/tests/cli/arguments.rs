@@ -16,6 +16,7 @@ fn every_command_has_help_with_examples() {
         "cmtime",
         "Exit codes:",
         "FERROCE_LINK",
+        "FERROCE_RUNTIME_DIR",
         "Examples:",
     ] {
         assert!(root.out.contains(part), "no {part} in {}", root.out);
@@ -110,6 +111,25 @@ fn failures_are_json_too() {
     assert_eq!(json["error"]["exit_code"], 3);
     let json = run(&["perf", "send", "--lat", "--json", "127.0.0.1", "-p", &free_port()]).failed(1, "hint").json();
     assert!(json["error"]["hint"].as_str().unwrap().contains("start the server"), "{json}");
+}
+
+/// A command line that is not understood leaves one document as well, if it asks for JSON.
+#[test]
+fn usage_errors_are_json_too() {
+    for (args, part) in [
+        (&["perf", "send", "--lat", "--json", "-s", "4G"][..], "less than 4 GiB"),
+        (&["pingpong", "rc", "--json", "-m", "1000"], "256, 512, 1024, 2048, 4096"),
+        (&["perf", "--json"], "<OP>"),
+        (&["frobnicate", "--json"], "frobnicate"),
+        (&["info", "--json", "--frobnicate"], "--frobnicate"),
+    ] {
+        let json = run(args).failed(2, part).json();
+        assert!(json["error"]["message"].as_str().unwrap().contains(part), "{json}");
+        assert_eq!(json["error"]["exit_code"], 2);
+    }
+    // What follows `--` is no option, and help is no error.
+    assert!(run(&["perf", "send", "--lat", "--", "a", "--json"]).failed(2, "unexpected").out.is_empty());
+    assert!(run(&["perf", "--json", "--help"]).ok().out.contains("Usage:"));
 }
 
 #[test]

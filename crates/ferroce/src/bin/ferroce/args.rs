@@ -20,7 +20,11 @@ Environment:
   FERROCE_LINK     auto, udp or shm, when --link is not given
   FERROCE_CAPTURE  a pcap file that gets every UDP packet
   FERROCE_FAULT    faults to inject: loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7
-  FERROCE_LOG      what to log to stderr: error, warn, info, debug, trace, or a filter such as ferroce_soft=debug
+  FERROCE_LOG      what to log to stderr: error, warn, info, debug, trace, or a filter such as
+                   ferroce_soft=debug
+  FERROCE_RUNTIME_DIR
+                   where the contexts of this machine find each other, a directory of mode 0700
+                   [default: one of the user and network namespace in /dev/shm]
 
 Examples:
   ferroce demo
@@ -171,7 +175,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
     number
         .checked_mul(1 << shift)
         .and_then(|bytes| u32::try_from(bytes).ok())
-        .ok_or_else(|| format!("{text} is more than 4 GiB"))
+        .ok_or_else(|| format!("{text} is more than any message or buffer can have: give less than 4 GiB"))
 }
 
 /// A length of time in seconds, fractions allowed.
@@ -215,7 +219,7 @@ mod tests {
         assert_eq!(parse_bytes("8"), Ok(8));
         assert_eq!(parse_bytes("64K"), Ok(65536));
         assert_eq!(parse_bytes("1MiB"), Ok(1 << 20));
-        assert!(parse_bytes("4G").unwrap_err().contains("more than 4 GiB"));
+        assert!(parse_bytes("4G").unwrap_err().contains("less than 4 GiB"));
         assert!(parse_bytes("99999999999999999999").is_err());
         assert!(parse_bytes("1T").unwrap_err().contains("K, M, G"));
         assert!(parse_bytes("").is_err());

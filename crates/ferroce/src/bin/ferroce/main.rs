@@ -28,7 +28,10 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misunderstood(&error),
+    };
     if let Err(failure) = start_logging() {
         return end(&failure, cli.command.json());
     }
@@ -48,6 +51,25 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => end(&failure, json),
     }
+}
+
+/// Ends with what the parser of the command line has to say: help and the version, which are no error, or what is wrong. Where
+/// results were asked for as JSON, that is, too.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    if !error.use_stderr() {
+        let unwritten = printed.err().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
+        return unwritten.map_or(ExitCode::SUCCESS, |error| {
+            end(&Failure::environment(format!("stdout cannot be written to: {error}")), false)
+        });
+    }
+    if std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json") {
+        let text = error.render().to_string();
+        let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        let failure = Failure::usage(message).hint("--help shows what the command takes");
+        let _ = report::json(&failure.document());
+    }
+    ExitCode::from(failure::Class::Usage as u8)
 }
 
 /// Sends what `FERROCE_LOG` asks for to stderr; without it, warnings.

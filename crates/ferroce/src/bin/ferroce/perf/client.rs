@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             latency_us: run.round_trips.as_ref().map(|histogram| Latency::of(histogram, parts)),
             latency_of: run.round_trips.is_some().then(|| of.into()),
             mb_per_s: streamed.then(|| rounded(rate * f64::from(size) / 1e6)),
-            msgs_per_s: streamed.then(|| rate.round()),
+            msgs_per_s: streamed.then(|| rounded(rate)),
             qps: plan.qps,
             depth: plan.depth,
             mtu: self.mtu.bytes(),
