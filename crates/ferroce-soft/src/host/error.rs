@@ -33,7 +33,7 @@ pub enum DirectoryError {
         user: u32,
     },
     /// The directory, or a file in it, is open to other users.
-    #[error("{path} has mode {mode:04o} and so is open to other users; run: chmod go-rwx {path}", path = .path.display())]
+    #[error("{path} has mode {mode:04o} and so is open to other users; name a directory of this user alone with FERROCE_RUNTIME_DIR (one that is missing is made), or, if {path} serves nothing else, run: chmod go-rwx {path}", path = .path.display())]
     Exposed {
         /// The path in question.
         path: PathBuf,

@@ -59,6 +59,36 @@ fn several_sizes_give_a_list() {
     }
 }
 
+/// Less than one message a second is not none.
+#[test]
+fn the_rate_of_large_messages_is_no_whole_number() {
+    let json = measure(&["write", "--bw", "-s", "64M", "-n", "3", "--warmup", "1"]);
+    check_rate(&json);
+}
+
+/// Shared memory that cannot be had is said, with what to do: what fails then says only that the peer did not answer.
+#[test]
+fn shared_memory_without_room_is_said() {
+    let mount = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=1m,mode=700 none "$0" && ip link set lo up && exec "$@""#;
+    let inside = |run: &std::process::Command| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "--net", "sh", "-c", script]).arg(mount.path());
+        command.arg(run.get_program()).args(run.get_args());
+        command.env("FERROCE_RUNTIME_DIR", mount.path().join("registry"));
+        command
+    };
+    if start(inside(&std::process::Command::new("true"))).end().code != Some(0) {
+        eprintln!("skipped: this system does not permit mounting a file system");
+        return;
+    }
+    let args = ["perf", "send", "--lat", "-n", "10", "--local", "--link", "shm"];
+    start(inside(&ferroce(&args))).end().failed(1, "name a directory on a larger file system with FERROCE_RUNTIME_DIR");
+    // With another link at hand the warning is all.
+    let ended = start(inside(&ferroce(&args[..args.len() - 2]))).end().ok();
+    assert!(ended.err.contains("no shared memory to another context: no room for a ring"), "{ended:?}");
+}
+
 #[test]
 fn queue_pairs_lists_and_moderation_in_all_shapes() {
     for (qps, depth, list, moderation, iters) in [

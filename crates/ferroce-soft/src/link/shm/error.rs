@@ -38,8 +38,8 @@ pub enum AttachError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The kernel refused an operation.
-    #[error("cannot {what} the segment of slot {slot}: {source}")]
+    /// The kernel refused an operation: mostly a limit of this process (`ulimit -n`, `ulimit -v`).
+    #[error("cannot {what} the segment of slot {slot}: {source}; ulimit -a shows the limits of a process")]
     Io {
         /// The slot.
         slot: u8,

@@ -18,6 +18,8 @@ use crate::host::{Control, Mapping, Membership, SegmentError, ring};
 pub struct Lane {
     /// The incarnation to which the lane leads; zero for none. Changed only under the lock.
     attached: AtomicU64,
+    /// The incarnation of which it was said that no lane can lead to it; zero for none.
+    lamented: AtomicU64,
     route: Mutex<Option<Route>>,
 }
 
@@ -51,10 +53,19 @@ impl Lane {
         if self.leads_to(incarnation) {
             return Ok(());
         }
-        let new = Route::open(membership, slot, incarnation)?;
+        let new = Route::open(membership, slot, incarnation).inspect_err(|error| self.lament(incarnation, error))?;
         *route = Some(new);
         self.attached.store(incarnation, Ordering::Release);
         Ok(())
+    }
+
+    /// Says, once for each peer, why shared memory cannot lead to it: whoever waits in vain for an answer must be able to find
+    /// out, and packets are tried one after the other.
+    fn lament(&self, incarnation: u64, error: &AttachError) {
+        let gone = matches!(error, AttachError::PeerGone { .. } | AttachError::NoSuchSlot { .. });
+        if !gone && self.lamented.swap(incarnation, Ordering::Relaxed) != incarnation {
+            tracing::warn!("no shared memory to another context: {error}");
+        }
     }
 
     /// Gives up the ring if it leads to an incarnation that does not live any more.
