@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The GID table: one entry for each local address, kept current.
 pub(crate) struct Gids {
@@ -13,6 +14,8 @@ pub(crate) struct Gids {
     table: Mutex<GidTable>,
     entries: ArcSwap<Vec<GidEntry>>,
     watch: AddrWatch,
+    /// They changed and could not be read.
+    stale: AtomicBool,
 }
 
 impl Gids {
@@ -22,7 +25,7 @@ impl Gids {
         let watch = AddrWatch::open().map_err(os("watching the local addresses over netlink"))?;
         let table = GidTable::new(&local_addrs().map_err(os("reading the local addresses over netlink"))?);
         let entries = ArcSwap::from_pointee(entries(&table));
-        Ok(Self { table: Mutex::new(table), entries, watch })
+        Ok(Self { table: Mutex::new(table), entries, watch, stale: AtomicBool::new(false) })
     }
 
     /// A descriptor that is readable when addresses changed.
@@ -30,15 +33,21 @@ impl Gids {
         self.watch.as_fd()
     }
 
+    /// Whether the last change could not be read: to be tried again now and then.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
     /// Reads the addresses again if they changed; returns whether the table did.
     pub(super) fn refresh(&self) -> bool {
-        if !self.watch.changed().unwrap_or(true) {
+        if !(self.watch.changed().unwrap_or(true) | self.stale.swap(false, Ordering::Relaxed)) {
             return false;
         }
         let snapshot = match local_addrs() {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                tracing::warn!(%error, "reading the local addresses failed; the GID table stays as it is");
+                tracing::warn!(%error, "reading the local addresses failed; the GID table stays as it is until they can be read");
+                self.stale.store(true, Ordering::Relaxed);
                 return false;
             }
         };

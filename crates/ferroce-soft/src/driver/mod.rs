@@ -6,6 +6,7 @@
 
 mod frames;
 mod gids;
+mod groups;
 mod gsi;
 mod offer;
 mod port;

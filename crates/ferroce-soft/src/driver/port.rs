@@ -1,4 +1,5 @@
 use super::gids::Gids;
+use super::groups::Groups;
 use super::rx::Rx;
 use super::steering;
 use super::tx::HostTx;
@@ -12,7 +13,6 @@ use crate::link::udp::{self, UdpConfig, UdpOpenError, UdpPort, UdpTx};
 use ferroce_verbs::{Error, Gid};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,6 +68,7 @@ pub(crate) struct Port {
     pub(super) udp_tx: UdpTx,
     pub(super) rx: Mutex<Rx>,
     pub(crate) gids: Gids,
+    pub(super) groups: Groups,
     /// Faults for what goes through shared memory; UDP has its own.
     pub(super) shm_faults: Option<Mutex<FaultInjector>>,
     pub(super) capture: Option<Capture>,
@@ -256,6 +257,7 @@ impl Port {
             udp_tx,
             rx,
             gids,
+            groups: Groups::default(),
             plain: plan.is_none() && capture.is_none(),
             capture,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),
@@ -286,28 +288,11 @@ impl Port {
 
     /// Receives what is sent to a multicast group, on every interface that has an address of its family.
     pub(crate) fn join_group(&self, gid: Gid) -> Result<(), Error> {
-        let mut result = Err(Error::invalid("gid", "no interface has an address of the group's family"));
-        for ifindex in self.interfaces(gid) {
-            match self.udp.join_multicast(gid.ip(), ifindex) {
-                Ok(()) => result = Ok(()),
-                // One interface is enough; the others may not do multicast.
-                Err(error) if result.is_err() => result = Err(Error::os(format!("joining {}", gid.ip()), error)),
-                Err(_) => {}
-            }
-        }
-        result
+        self.groups.join(&self.udp, &self.gids, gid)
     }
 
     pub(crate) fn leave_group(&self, gid: Gid) {
-        for ifindex in self.interfaces(gid) {
-            // Not joined there, or the interface is gone: nothing is left to leave.
-            let _ = self.udp.leave_multicast(gid.ip(), ifindex);
-        }
-    }
-
-    fn interfaces(&self, gid: Gid) -> BTreeSet<u32> {
-        let v4 = gid.ip().is_ipv4();
-        self.gids.table().iter().filter(|entry| entry.ip().is_ipv4() == v4).map(|entry| entry.ifindex).collect()
+        self.groups.leave(&self.udp, gid);
     }
 
     /// Gives the socket up while all others of the registry hold still, so that no packet for any of them is lost: what came

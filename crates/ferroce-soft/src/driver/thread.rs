@@ -152,11 +152,21 @@ impl Driver {
                     self.port.membership.drain_wake();
                 }
                 KICK => self.port.kick.awake(),
-                _ => {
-                    if self.port.gids.refresh() {
-                        self.engine.sink.port(EventType::GidChange);
-                    }
-                }
+                _ => self.addresses_changed(),
+            }
+        }
+    }
+
+    fn addresses_changed(&self) {
+        let active = || !self.port.gids.table().is_empty();
+        let before = active();
+        if self.port.gids.refresh() {
+            self.port.groups.refresh(&self.port.udp, &self.port.gids);
+            self.engine.sink.port(EventType::GidChange);
+            match (before, active()) {
+                (false, true) => self.engine.sink.port(EventType::PortActive),
+                (true, false) => self.engine.sink.port(EventType::PortErr),
+                _ => {}
             }
         }
     }
@@ -168,6 +178,9 @@ impl Driver {
             return;
         }
         self.last_housekeeping = now;
+        if self.port.gids.is_stale() {
+            self.addresses_changed();
+        }
         if self.port.membership.reap().is_ok_and(|dead| !dead.is_empty()) {
             self.port.shm_tx.detach_dead();
             self.steering.want();

@@ -41,6 +41,8 @@ pub(crate) struct SoftContext {
     pub(super) qps: Mutex<HashMap<u32, Weak<SoftQp>>>,
     pub(super) cqs: Table<Weak<SoftCq>>,
     pub(super) srqs: Table<Weak<SoftSrq>>,
+    /// Held while a queue pair joins or leaves a multicast group: who is in it, and whether the port is, change together.
+    pub(super) membership: Mutex<()>,
     next_pd: AtomicU32,
     pub(super) pds: AtomicU32,
     pub(super) ahs: AtomicU32,
@@ -78,6 +80,7 @@ impl SoftContext {
             qps: Mutex::default(),
             cqs: Table::new(0, MAX_CQ),
             srqs: Table::new(0, MAX_SRQ),
+            membership: Mutex::default(),
             next_pd: AtomicU32::new(1),
             pds: AtomicU32::new(0),
             ahs: AtomicU32::new(0),

@@ -21,6 +21,7 @@ impl Drop for SoftQp {
     fn drop(&mut self) {
         let context = &self.pd.context;
         context.qps.lock().remove(&self.qp.qpn);
+        let _membership = (self.qp.qp_type == QpType::Ud).then(|| context.membership.lock());
         for gid in context.engine.destroy_qp(&self.qp) {
             context.leave_group(gid);
         }
@@ -104,6 +105,7 @@ impl QpOps for SoftQp {
             return Err(Error::invalid("gid", format!("{gid} is not a multicast group")));
         }
         let context = &self.pd.context;
+        let _membership = context.membership.lock();
         if context.engine.attach(gid, self.qp.qpn)
             && let Err(error) = context.join_group(gid)
         {
@@ -115,6 +117,7 @@ impl QpOps for SoftQp {
 
     fn detach_mcast(&self, gid: Gid) -> Result<()> {
         let context = &self.pd.context;
+        let _membership = context.membership.lock();
         match context.engine.detach(gid, self.qp.qpn) {
             None => Err(Error::invalid("gid", format!("the queue pair is not in group {gid}"))),
             Some(last) => {
