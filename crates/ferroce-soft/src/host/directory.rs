@@ -9,6 +9,9 @@ use rustix::io::Errno;
 
 use super::error::DirectoryError;
 
+/// What the names of default directories begin with.
+pub(super) const PREFIX: &str = "ferroce-";
+
 /// Names the runtime directory. Takes the place of the default below `/dev/shm`.
 pub(super) const VARIABLE: &str = "FERROCE_RUNTIME_DIR";
 
@@ -19,21 +22,29 @@ pub(super) const VARIABLE: &str = "FERROCE_RUNTIME_DIR";
 pub(super) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
+    /// It is named after the namespace, and not by anybody.
+    default: bool,
 }
 
 impl Directory {
     /// Opens `path`, or the directory that the environment names, or the default; makes it if it is missing.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, DirectoryError> {
-        let path = match (path, std::env::var_os(VARIABLE)) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(path)) if !path.is_empty() => path.into(),
-            _ => default_path()?,
+        let (path, default) = match (path, std::env::var_os(VARIABLE)) {
+            (Some(path), _) => (path.to_owned(), false),
+            (None, Some(path)) if !path.is_empty() => (path.into(), false),
+            _ => (default_path()?, true),
         };
-        let io = |what, source: Errno| DirectoryError::Io { what, path: path.clone(), source: source.into() };
         match rustix::fs::mkdirat(CWD, &path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(io("create", error)),
+            Err(error) => return Err(DirectoryError::Io { what: "create", path, source: error.into() }),
         }
+        Ok(Self { default, ..Self::existing(&path)? })
+    }
+
+    /// Opens `path`, which must be there.
+    pub(super) fn existing(path: &Path) -> Result<Self, DirectoryError> {
+        let path = path.to_owned();
+        let io = |what, source: Errno| DirectoryError::Io { what, path: path.clone(), source: source.into() };
         // Looked at before it is opened, because a directory of another user would only say EACCES.
         let before = rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io("examine", e))?;
         check(&path, &before, FileType::Directory)?;
@@ -42,7 +53,17 @@ impl Directory {
         // Looked at again, because only now it cannot be exchanged any more.
         let opened = rustix::fs::fstat(&fd).map_err(|e| io("examine", e))?;
         check(&path, &opened, FileType::Directory)?;
-        Ok(Self { fd, path })
+        Ok(Self { fd, path, default: false })
+    }
+
+    /// Whether it is named after the network namespace, rather than by the user.
+    pub(super) fn is_default(&self) -> bool {
+        self.default
+    }
+
+    /// Whether somebody has removed it since it was opened.
+    pub(super) fn is_removed(&self) -> bool {
+        rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -97,6 +118,11 @@ impl DirectoryError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Whether what failed is to open what was there a moment ago, rather than to make it.
+    pub(super) fn is_opening(&self) -> bool {
+        matches!(self, Self::Io { what: "examine" | "open", .. })
+    }
+
     /// What the kernel said, or a description of what was seen.
     pub(super) fn into_io(self) -> io::Error {
         match self {
@@ -112,7 +138,7 @@ fn default_path() -> Result<PathBuf, DirectoryError> {
     let stat = rustix::fs::stat(path)
         .map_err(|e| DirectoryError::NoNetworkNamespace { path: path.into(), source: e.into() })?;
     let user = rustix::process::geteuid().as_raw();
-    Ok(format!("/dev/shm/ferroce-{user}-{}", stat.st_ino).into())
+    Ok(format!("/dev/shm/{PREFIX}{user}-{}", stat.st_ino).into())
 }
 
 fn check(path: &Path, stat: &Stat, kind: FileType) -> Result<(), DirectoryError> {

@@ -16,11 +16,11 @@ use super::lock::Guard;
 use super::map::Mapping;
 use super::membership::Membership;
 use super::segment::{self, Geometry, OwnSegment};
-use super::{SLOTS, ofd, reserve, sockets};
+use super::{SLOTS, abandoned, ofd, reserve, sockets};
 use crate::addr::local_eui64;
 
-const FILE: &str = "registry";
-const NEW_FILE: &str = "registry.new";
+pub(super) const FILE: &str = "registry";
+pub(super) const NEW_FILE: &str = "registry.new";
 
 /// How to join.
 #[derive(Debug, Clone)]
@@ -74,9 +74,8 @@ impl Registry {
             least: Geometry::LEAST_RING,
             most: Geometry::GREATEST_RING,
         })?;
-        let directory = Directory::open(options.directory.as_deref())?;
-        let lock = Guard::acquire(&directory, options.patience)?;
-        let table = open_table(&directory, &lock)?;
+        let (directory, lock) = lock_directory(options)?;
+        let (table, new) = open_table(&directory, &lock)?;
         let registry = Self { directory, table };
         let found_dead = !registry.reap(&lock).is_empty();
         let held = registry.sweep(&lock).map_err(|e| registry.error("list", "", e))?;
@@ -106,6 +105,9 @@ impl Registry {
         }
         head.next_slot.store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
         drop(lock);
+        if new && registry.directory.is_default() {
+            abandoned::sweep(registry.directory.path());
+        }
         Ok(Membership::new(registry, (slot, incarnation), (segment, wake, word), found_dead))
     }
 
@@ -233,13 +235,28 @@ fn io_error(directory: &Directory, what: &'static str, name: &str, bytes: u64, s
     DirectoryError::Io { what, path, source }.into()
 }
 
-/// Opens the registry, or makes it.
-fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError> {
+/// Opens the runtime directory and takes its lock. Until it is locked, somebody who finds it abandoned may remove it.
+fn lock_directory(options: &JoinOptions) -> Result<(Directory, Guard), JoinError> {
+    loop {
+        let directory = match Directory::open(options.directory.as_deref()) {
+            Err(error) if error.is_not_found() && error.is_opening() => continue,
+            other => other?,
+        };
+        match Guard::acquire(&directory, options.patience) {
+            _ if directory.is_removed() => {}
+            Ok(lock) => return Ok((directory, lock)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Opens the registry, or makes it; says whether it is new.
+fn open_table(directory: &Directory, _lock: &Guard) -> Result<(Mapping, bool), JoinError> {
     match existing_table(directory) {
         Err(JoinError::Directory(error)) if error.is_not_found() => {}
         // What an older or newer library left behind, and nobody uses any more.
         Err(JoinError::Layout { .. }) if !in_use(directory) => directory.remove(FILE),
-        other => return other,
+        other => return Ok((other?, false)),
     }
     // It gets its name when it is complete: who dies on the way leaves a file that the next one overwrites.
     let bytes = size_of::<Table>();
@@ -262,11 +279,11 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError
     head.next_incarnation.store(1, Ordering::Relaxed);
     head.magic.store(MAGIC, Ordering::Release);
     rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE).map_err(|e| io("rename", e.into()))?;
-    Ok(map)
+    Ok((map, true))
 }
 
 /// Whether any context is alive, whatever its registry looks like: segments are named and locked alike in all layouts.
-fn in_use(directory: &Directory) -> bool {
+pub(super) fn in_use(directory: &Directory) -> bool {
     let Ok(entries) = Dir::read_from(directory.fd()) else { return true };
     entries.flatten().any(|entry| {
         let name = entry.file_name().to_str().unwrap_or("");

@@ -27,7 +27,11 @@
 //! Joining publishes the slot's entry last. Files that no live entry names, and that nobody locks, belong to a process
 //! that died while it joined or left; the next join removes them. An entry whose lock is free belongs to a process that
 //! died; the next join, or [`Membership::reap`], removes it with its files.
+//!
+//! A registry outlives its contexts, as the GUID and the next slot are in it. Whoever begins a registry in a network namespace
+//! removes those of namespaces that are gone, if nobody has joined them for ten minutes.
 
+mod abandoned;
 mod admin;
 mod directory;
 mod error;
