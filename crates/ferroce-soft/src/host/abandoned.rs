@@ -1,5 +1,5 @@
-//! Registries of network namespaces that are gone. Nobody who ends can know that nobody comes after, so whoever begins a registry
-//! removes what others left behind.
+//! Registries of network namespaces that are gone. Nobody who ends can know that nobody comes after, so whoever comes first after
+//! a while removes what others left behind.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -38,6 +38,11 @@ fn sweep_below(parent: &Path, own: &Path, namespaces: &HashSet<u64>, least_age: 
             remove(&directory);
         }
     }
+}
+
+/// Whether nobody joined the registry for long, or ever.
+pub(super) fn is_idle(directory: &Directory) -> bool {
+    age(directory).is_none_or(|age| age >= LEAST_AGE)
 }
 
 /// How long ago somebody last held the lock, and so joined or left.

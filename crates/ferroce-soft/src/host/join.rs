@@ -74,8 +74,8 @@ impl Registry {
             least: Geometry::LEAST_RING,
             most: Geometry::GREATEST_RING,
         })?;
-        let (directory, lock) = lock_directory(options)?;
-        let (table, new) = open_table(&directory, &lock)?;
+        let (directory, lock, idle) = lock_directory(options)?;
+        let table = open_table(&directory, &lock)?;
         let registry = Self { directory, table };
         let found_dead = !registry.reap(&lock).is_empty();
         let held = registry.sweep(&lock).map_err(|e| registry.error("list", "", e))?;
@@ -105,7 +105,7 @@ impl Registry {
         }
         head.next_slot.store((u32::from(slot) + 1) % SLOTS as u32, Ordering::Relaxed);
         drop(lock);
-        if new && registry.directory.is_default() {
+        if idle && registry.directory.is_default() {
             abandoned::sweep(registry.directory.path());
         }
         Ok(Membership::new(registry, (slot, incarnation), (segment, wake, word), found_dead))
@@ -235,28 +235,30 @@ fn io_error(directory: &Directory, what: &'static str, name: &str, bytes: u64, s
     DirectoryError::Io { what, path, source }.into()
 }
 
-/// Opens the runtime directory and takes its lock. Until it is locked, somebody who finds it abandoned may remove it.
-fn lock_directory(options: &JoinOptions) -> Result<(Directory, Guard), JoinError> {
+/// Opens the runtime directory and takes its lock; says whether nobody did for long. Until it is locked, somebody who finds it
+/// abandoned may remove it.
+fn lock_directory(options: &JoinOptions) -> Result<(Directory, Guard, bool), JoinError> {
     loop {
         let directory = match Directory::open(options.directory.as_deref()) {
             Err(error) if error.is_not_found() && error.is_opening() => continue,
             other => other?,
         };
+        let idle = abandoned::is_idle(&directory);
         match Guard::acquire(&directory, options.patience) {
             _ if directory.is_removed() => {}
-            Ok(lock) => return Ok((directory, lock)),
+            Ok(lock) => return Ok((directory, lock, idle)),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Opens the registry, or makes it; says whether it is new.
-fn open_table(directory: &Directory, _lock: &Guard) -> Result<(Mapping, bool), JoinError> {
+/// Opens the registry, or makes it.
+fn open_table(directory: &Directory, _lock: &Guard) -> Result<Mapping, JoinError> {
     match existing_table(directory) {
         Err(JoinError::Directory(error)) if error.is_not_found() => {}
         // What an older or newer library left behind, and nobody uses any more.
         Err(JoinError::Layout { .. }) if !in_use(directory) => directory.remove(FILE),
-        other => return Ok((other?, false)),
+        other => return other,
     }
     // It gets its name when it is complete: who dies on the way leaves a file that the next one overwrites.
     let bytes = size_of::<Table>();
@@ -279,7 +281,7 @@ fn open_table(directory: &Directory, _lock: &Guard) -> Result<(Mapping, bool), J
     head.next_incarnation.store(1, Ordering::Relaxed);
     head.magic.store(MAGIC, Ordering::Release);
     rustix::fs::renameat(directory.fd(), NEW_FILE, directory.fd(), FILE).map_err(|e| io("rename", e.into()))?;
-    Ok((map, true))
+    Ok(map)
 }
 
 /// Whether any context is alive, whatever its registry looks like: segments are named and locked alike in all layouts.

@@ -28,8 +28,8 @@
 //! that died while it joined or left; the next join removes them. An entry whose lock is free belongs to a process that
 //! died; the next join, or [`Membership::reap`], removes it with its files.
 //!
-//! A registry outlives its contexts, as the GUID and the next slot are in it. Whoever begins a registry in a network namespace
-//! removes those of namespaces that are gone, if nobody has joined them for ten minutes.
+//! A registry outlives its contexts, as the GUID and the next slot are in it. Whoever joins one in which nobody has been for ten
+//! minutes removes those of network namespaces that are gone, in which nobody has been for ten minutes either.
 
 mod abandoned;
 mod admin;
