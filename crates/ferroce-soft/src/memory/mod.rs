@@ -43,6 +43,7 @@ mod network;
 mod port;
 mod queue;
 mod trace;
+mod traffic;
 
 pub use crate::random::Random;
 pub use config::{Clock, MemoryConfig};
