@@ -57,6 +57,14 @@ impl Default for Bth {
 }
 
 impl Bth {
+    /// Whether the packet is of the default partition, in which the receiver is a full member: the low 15 bits of the partition
+    /// key say which partition it is, the top bit says only what kind of member sent it (IBTA 10.9.3).
+    #[inline]
+    #[must_use]
+    pub fn is_of_default_partition(&self) -> bool {
+        (self.pkey ^ DEFAULT_PKEY) & 0x7fff == 0
+    }
+
     #[inline]
     fn parse(b: &[u8; BTH_LEN]) -> Result<Self, ParseError> {
         let Some(opcode) = Opcode::from_u8(b[0]) else {

@@ -24,6 +24,8 @@ counters! {
     malformed_packets,
     /// Packets from an address that is not the connected peer's.
     wrong_source,
+    /// Packets of another partition than the port's, the default one.
+    pkey_violation,
     /// Datagrams with a Q_Key that does not match.
     qkey_violation,
     /// Requests with a PSN after the expected one.

@@ -220,6 +220,10 @@ impl Engine {
             count(&self.counters.malformed_packets);
             return;
         };
+        if !packet.headers.bth.is_of_default_partition() {
+            count(&self.counters.pkey_violation);
+            return;
+        }
         let qpn = packet.headers.bth.dest_qpn;
         if qpn == MULTICAST_QPN {
             self.receive_multicast(origin, &packet, now);
