@@ -2,6 +2,9 @@
 //!
 //! Recording is a copy into a bounded buffer under a short lock; a thread of its own writes the file. A recorder never waits
 //! for the disk: what does not fit is not recorded, but counted.
+//!
+//! Several processes may write to one file, as the two that one command starts do: each appends whole records, and whoever comes
+//! when nobody else writes to it begins it anew. A packet between two of them is in it twice, as sent and as received.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ferroce_wire::capture::{PCAP_RECORD_LEN, pcap_header, pcap_record};
 use ferroce_wire::{Flow, FrameMeta, ethernet_frame};
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// Which way a packet went, seen from the one who records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +97,16 @@ impl Capture {
     const WORTH_WRITING: usize = 64 * 1024;
     const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-    /// Creates the file, or empties it, and buffers up to `bound` bytes of records (some MiB are a good choice).
+    /// Creates the file, empties it unless another capture writes to it, and buffers up to `bound` bytes of records (some MiB are a
+    /// good choice).
     ///
     /// # Errors
     ///
     /// If the file cannot be created or written, or no thread be started.
     pub fn create(path: &Path, bound: usize) -> io::Result<Self> {
-        Self::to_writer(File::create(path)?, bound)
+        let mut file = File::options().append(true).create(true).open(path)?;
+        begin(&mut file)?;
+        Self::start(file, bound)
     }
 
     /// Writes the capture to `out`, which sees large writes and may block.
@@ -108,6 +116,10 @@ impl Capture {
     /// If the header cannot be written, or no thread be started.
     pub fn to_writer(mut out: impl Write + Send + 'static, bound: usize) -> io::Result<Self> {
         out.write_all(&pcap_header())?;
+        Self::start(out, bound)
+    }
+
+    fn start(out: impl Write + Send + 'static, bound: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             buffer: Mutex::new(Buffer { bytes: Vec::new(), closed: false }),
             filled: Condvar::new(),
@@ -225,6 +237,26 @@ impl Drop for Writer {
     }
 }
 
+/// Begins a capture file, unless somebody writes to it already. That somebody does is said by a shared lock, which the kernel
+/// releases at the latest when the process ends.
+fn begin(file: &mut File) -> io::Result<()> {
+    let shared = file.metadata()?.is_file();
+    if shared {
+        match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => file.set_len(0)?,
+            // Held for as long as it takes to write the header, or shared.
+            Err(Errno::WOULDBLOCK) => return Ok(flock(&*file, FlockOperation::LockShared)?),
+            // A file system without locks.
+            Err(_) => file.set_len(0)?,
+        }
+    }
+    file.write_all(&pcap_header())?;
+    if shared {
+        let _ = flock(&*file, FlockOperation::LockShared);
+    }
+    Ok(())
+}
+
 /// A locally administered link address that names a host and the direction: Wireshark shows who is who.
 fn mac(ip: IpAddr, direction: Direction) -> [u8; 6] {
     let [a, b, c, d] = match ip {
@@ -330,6 +362,36 @@ mod tests {
         drop(capture.clone());
         drop(capture);
         assert_eq!(frames(&memory.0.lock()).len(), 1);
+    }
+
+    /// As two processes that were started with the same environment.
+    #[test]
+    fn several_captures_share_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("capture.pcap");
+        std::fs::write(&path, "what was there before").unwrap();
+        let captures: Vec<_> = (0..3).map(|_| Capture::create(&path, 1 << 24).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (writer, capture) in (0..).zip(captures) {
+                scope.spawn(move || {
+                    for i in 0..300 {
+                        capture.record_at(writer * 1000 + i, &FLOW, &META, &[writer as u8; 100]);
+                        if i % 7 == writer {
+                            capture.flush().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let frames = frames(&std::fs::read(&path).unwrap());
+        for writer in 0..3 {
+            let times = frames.iter().filter(|(_, frame)| frame.last() == Some(&writer)).map(|(time, _)| *time);
+            let first = u64::from(writer) * 1000;
+            assert!(times.eq(first..first + 300), "what writer {writer} recorded");
+        }
+        // The next one finds nobody.
+        drop(Capture::create(&path, 1 << 20).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), pcap_header());
     }
 
     #[test]

@@ -18,7 +18,7 @@ Exit codes:
 Environment:
   FERROCE_DEVICE   the device to use when --device is not given
   FERROCE_LINK     auto, udp or shm, when --link is not given
-  FERROCE_CAPTURE  a pcap file that gets every UDP packet
+  FERROCE_CAPTURE  a pcap file that gets every packet; the processes of a command share it
   FERROCE_FAULT    faults to inject: loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7
   FERROCE_LOG      what to log to stderr: error, warn, info, debug, trace, or a filter such as
                    ferroce_soft=debug
