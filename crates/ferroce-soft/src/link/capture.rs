@@ -232,8 +232,10 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.buffer.lock().closed = true;
         self.shared.filled.notify_one();
-        // Here rather than in the thread, which the end of the process would not wait for.
+        // Here rather than in the thread, which the end of the process would not wait for. So is the end of the file: the thread
+        // notices later.
         let _ = self.shared.write_out();
+        self.shared.sink.lock().out = Box::new(io::sink());
     }
 }
 
