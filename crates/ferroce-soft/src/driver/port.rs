@@ -350,6 +350,15 @@ impl Port {
         counters
     }
 
+    /// Writes what was captured, and no more: the process may end before this does.
+    pub(crate) fn finish_capture(&self) {
+        if let Some(capture) = &self.capture
+            && let Err(error) = capture.finish()
+        {
+            tracing::warn!(%error, "the capture is incomplete");
+        }
+    }
+
     pub(crate) fn strays(&self) -> u64 {
         self.strays.load(Ordering::Relaxed)
     }

@@ -180,6 +180,16 @@ impl Capture {
         self.writer.shared.write_out()
     }
 
+    /// Ends the capture: writes all that was recorded before the call, and nothing after it, so that the end of the process cuts
+    /// no record in two. Blocks as the file does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`flush`](Self::flush).
+    pub fn finish(&self) -> io::Result<()> {
+        self.writer.shared.finish()
+    }
+
     /// Packets recorded.
     #[must_use]
     pub fn recorded(&self) -> u64 {
@@ -210,9 +220,20 @@ impl Shared {
         }
     }
 
-    fn write_out(&self) -> io::Result<()> {
+    fn finish(&self) -> io::Result<()> {
         let mut sink = self.sink.lock();
-        let Sink { out, spare, failed } = &mut *sink;
+        let written = self.write_to(&mut sink);
+        // Closes the file, under the lock: nothing is being written when this returns.
+        sink.out = Box::new(io::sink());
+        written
+    }
+
+    fn write_out(&self) -> io::Result<()> {
+        self.write_to(&mut self.sink.lock())
+    }
+
+    fn write_to(&self, sink: &mut Sink) -> io::Result<()> {
+        let Sink { out, spare, failed } = sink;
         std::mem::swap(spare, &mut self.buffer.lock().bytes);
         if failed.is_none()
             && !spare.is_empty()
@@ -234,8 +255,7 @@ impl Drop for Writer {
         self.shared.filled.notify_one();
         // Here rather than in the thread, which the end of the process would not wait for. So is the end of the file: the thread
         // notices later.
-        let _ = self.shared.write_out();
-        self.shared.sink.lock().out = Box::new(io::sink());
+        let _ = self.shared.finish();
     }
 }
 

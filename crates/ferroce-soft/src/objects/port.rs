@@ -156,8 +156,11 @@ impl ContextPort {
     /// The context is gone: nothing comes in for it any more.
     pub(super) fn stop(&self) {
         match self {
-            // The thread goes by itself, and the links with it.
-            Self::Host(port) => port.kick.stop(),
+            // The thread goes by itself, and the links with it: the end of the process may come first.
+            Self::Host(port) => {
+                port.kick.stop();
+                port.finish_capture();
+            }
             Self::Memory(port) => port.detach(),
         }
     }

@@ -89,33 +89,6 @@ fn shared_memory_without_room_is_said() {
     assert!(ended.err.contains("no shared memory to another context: no room for a ring"), "{ended:?}");
 }
 
-/// Frames of a pcap file, which must end where the last of them does.
-fn frames_of(file: &[u8]) -> usize {
-    let (mut at, mut frames) = (24, 0);
-    while at < file.len() {
-        let len = file.get(at + 8..at + 12).unwrap_or_else(|| panic!("half a record after {frames} frames"));
-        at += 16 + u32::from_le_bytes(len.try_into().unwrap()) as usize;
-        frames += 1;
-    }
-    assert_eq!(at, file.len(), "half a frame after {frames} frames");
-    frames
-}
-
-/// Each message is in the capture as sent and as received, up to the last one.
-#[test]
-fn both_ends_capture_to_one_file() {
-    let directory = tempfile::tempdir().unwrap();
-    for link in ["udp", "shm"] {
-        let path = directory.path().join(link);
-        let args = ["perf", "send", "--lat", "--local", "-n", "200", "--warmup", "0", "--link", link];
-        let mut command = ferroce(&args);
-        command.env("FERROCE_CAPTURE", &path);
-        start(command).end().ok();
-        let frames = frames_of(&std::fs::read(&path).unwrap());
-        assert!(frames >= 2 * 2 * 200, "{frames} frames over {link}");
-    }
-}
-
 #[test]
 fn queue_pairs_lists_and_moderation_in_all_shapes() {
     for (qps, depth, list, moderation, iters) in [
