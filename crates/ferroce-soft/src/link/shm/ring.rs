@@ -162,12 +162,14 @@ impl<M: RingMemory> Producer<M> {
         let (size, place) = (frame_bytes(length), self.place(self.tail));
         let start = if size <= bytes - place { self.tail } else { self.tail + (bytes - place) as u64 };
         let next = start + size as u64;
+        let room = self.has_room(next);
+        // One that begins at the same place and is no shorter covers what the last one may have left there.
         if let Some(old) = self.reserved.take()
-            && (old.start != start || next < old.next)
+            && !(room && old.start == start && next >= old.next)
         {
             self.clean = self.clean.min(old.start + LINE as u64);
         }
-        if !self.has_room(next) {
+        if !room {
             return None;
         }
         self.reserved = Some(Reservation { start, next, header: pack(kind, tag, length) });
