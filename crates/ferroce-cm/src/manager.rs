@@ -20,6 +20,9 @@ pub struct ConnectionManager(pub(crate) Arc<Manager>);
 /// Peers whose address handles are kept.
 const HANDLES: usize = 4096;
 
+/// Ports that are given to ids that do not ask for one, as Linux does (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
+
 pub(crate) struct Manager {
     this: Weak<Self>,
     pub(crate) context: Context,
@@ -215,6 +218,12 @@ impl Manager {
         }
         handles.insert(key, ah.clone());
         Ok(ah)
+    }
+
+    /// A port for an id that does not ask for one.
+    pub(crate) fn ephemeral_port(&self) -> u16 {
+        let random = self.protocol.lock().endpoint.random_psn();
+        EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
     }
 
     /// The local GID for an address of this host.

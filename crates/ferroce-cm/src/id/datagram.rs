@@ -115,6 +115,7 @@ impl IdCore {
 
     /// What a reader delivers of a peer's question. Nothing if nobody waits for the answer any more.
     pub(super) fn on_question(self: &Arc<Self>, id: Id, child: Id, request: &SidrRequest) -> Option<Event> {
+        child.core().announce(self);
         // Its place in the backlog is free.
         self.manager.run(|protocol, now| protocol.endpoint.sidr_request_read(now, request.sidr)).ok()?;
         let data = request.private_data.as_slice().get(IpCmHeader::LEN..).unwrap_or_default();

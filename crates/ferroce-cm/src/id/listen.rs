@@ -1,6 +1,5 @@
 //! Listeners.
 
-use super::resolve::ephemeral_port;
 use super::{Id, Phase};
 use crate::proto::{Bind, ListenParams, Service};
 use crate::{Error, Result};
@@ -83,7 +82,7 @@ impl Id {
             };
         }
         for _ in 0..PORT_TRIES {
-            let port = ephemeral_port();
+            let port = core.manager.ephemeral_port();
             match core.manager.gsi.bind_service(binding(port)) {
                 Ok(()) => return Ok((binding(port), port)),
                 Err(ferroce_verbs::Error::InUse { .. }) => {}

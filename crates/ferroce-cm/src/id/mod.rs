@@ -191,7 +191,7 @@ impl IdCore {
                 }),
                 options: Mutex::new(options),
                 setup: Mutex::new(()),
-                queue: queue::EventQueue::new(channel),
+                queue: queue::EventQueue::new(channel, phase == Phase::Requested),
             }))
         }))
     }

@@ -41,13 +41,17 @@ struct Inner {
     listed: bool,
     /// A reader processes an event: the next one waits, so that they are processed in order.
     busy: bool,
+    /// The event that announces the id was not delivered: its own events wait, for nobody knows it yet.
+    hidden: bool,
     /// The id is destroyed.
     closed: bool,
 }
 
 impl EventQueue {
-    pub(super) fn new(channel: Arc<ChannelCore>) -> Self {
-        Self(Mutex::new(Inner { channel, events: VecDeque::new(), listed: false, busy: false, closed: false }))
+    /// Of an id that a peer asks for it is hidden, until [`IdCore::announce`].
+    pub(super) fn new(channel: Arc<ChannelCore>, hidden: bool) -> Self {
+        let events = VecDeque::new();
+        Self(Mutex::new(Inner { channel, events, listed: false, busy: false, hidden, closed: false }))
     }
 
     pub(super) fn channel(&self) -> Arc<ChannelCore> {
@@ -75,7 +79,7 @@ impl Inner {
     /// Puts the id into the list of its channel if it belongs there. If the channel is closed nobody will read the events: returns
     /// them, to be dropped without locks.
     fn list(&mut self, id: &Arc<IdCore>) -> VecDeque<Queued> {
-        if !self.listed && !self.busy && !self.events.is_empty() {
+        if !self.listed && !self.busy && !self.hidden && !self.events.is_empty() {
             self.listed = self.channel.push(id);
             if !self.listed {
                 return std::mem::take(&mut self.events);
@@ -116,6 +120,17 @@ impl IdCore {
         drop(unread);
         // Destroyed meanwhile: what was processed is not delivered.
         event.filter(|_| !self.is_destroyed())
+    }
+
+    /// A reader is about to deliver the event that announces this id: events of its own may follow, where its listener is now.
+    pub(super) fn announce(self: &Arc<Self>, listener: &Self) {
+        let channel = listener.queue.channel();
+        let mut inner = self.queue.0.lock();
+        inner.hidden = false;
+        inner.channel = channel;
+        let unread = inner.list(self);
+        drop(inner);
+        drop(unread);
     }
 
     /// The channel is closed: what waits there is dropped.

@@ -4,16 +4,8 @@ use super::queue::Queued;
 use super::{Id, IdCore, Phase};
 use crate::{Error, Result};
 use ferroce_verbs::{AhAttr, Gid, GidEntry, GlobalRoute};
-use rand::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-
-/// Ports that are given to ids that do not ask for one, as Linux does (`net.ipv4.ip_local_port_range`).
-const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
-
-pub(super) fn ephemeral_port() -> u16 {
-    rand::rng().random_range(EPHEMERAL)
-}
 
 impl Id {
     /// Gives it a local address (`rdma_bind_addr`). Port 0 stands for any, the unspecified address for all.
@@ -54,7 +46,7 @@ impl Id {
         let outcome = match found {
             Ok((gid, ip)) if matches!(state.phase, Phase::Idle | Phase::Bound) => {
                 let port = state.local.or(local).map_or(0, |addr| addr.port());
-                let port = if port == 0 { ephemeral_port() } else { port };
+                let port = if port == 0 { self.core().manager.ephemeral_port() } else { port };
                 state.gid = Some(gid);
                 state.local = Some(SocketAddr::new(ip, port));
                 state.peer = Some(peer);

@@ -219,6 +219,7 @@ impl IdCore {
             Queued::RouteResolved(Ok(())) => event(EventKind::RouteResolved, &[]),
             Queued::RouteResolved(Err(error)) => event(EventKind::RouteError(error), &[]),
             Queued::Request { child, request } => {
+                child.core().announce(self);
                 // Its place in the backlog is free. If the peer has given up meanwhile, the child's next event says so.
                 let _ = self.manager.run(|protocol, now| protocol.endpoint.request_read(now, request.conn));
                 let offer = Offer {
