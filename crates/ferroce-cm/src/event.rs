@@ -2,6 +2,7 @@ use crate::Id;
 use crate::proto::DisconnectCause;
 use ferroce_verbs::AhAttr;
 use ferroce_wire::cm::RejectReason;
+use std::net::IpAddr;
 
 /// Something happened to an id.
 ///
@@ -39,7 +40,8 @@ impl Event {
         &self.private_data
     }
 
-    /// Where datagrams for the peer go, if this is the [`EventKind::Established`] of a client of the port space UDP.
+    /// Where datagrams go: to the peer, if this is the [`EventKind::Established`] of a client of the port space UDP; to the group, if
+    /// it is [`EventKind::MulticastJoin`].
     #[must_use]
     pub fn ud_param(&self) -> Option<&UdParam> {
         self.ud.as_ref()
@@ -87,6 +89,18 @@ pub enum EventKind {
     },
     /// The connection is established; in the port space UDP the peer's queue pair is known: [`Event::ud_param`].
     Established,
+    /// The id has joined a multicast group: [`Event::ud_param`] says where datagrams to it go.
+    MulticastJoin {
+        /// Which.
+        group: IpAddr,
+    },
+    /// The id could not join a multicast group.
+    MulticastError {
+        /// Which.
+        group: IpAddr,
+        /// Why.
+        error: crate::Error,
+    },
     /// The connection has ended.
     Disconnected(DisconnectCause),
     /// What the connection left in the network is gone.

@@ -6,7 +6,7 @@
 //! references; nothing is freed under anybody, because ids and queue pairs are too.
 //!
 //! Ids of the port space UDP have no connections: a client asks which queue pair of the peer serves a port (SIDR), and is told number,
-//! Q_Key and address. The calls and events are the same.
+//! Q_Key and address. The calls and events are the same. They may also join multicast groups.
 //!
 //! # Rules
 //!
@@ -34,7 +34,7 @@ pub use channel::{EventChannel, NextEvent};
 pub use connection::{Connection, Endpoint, Incoming, Listener};
 pub use error::{Error, Refusal, Result};
 pub use event::{Event, EventKind, Offer, UdParam};
-pub use id::{ConnParam, Id, Options, Phase, SetupIn, UDP_QKEY};
+pub use id::{ConnParam, Id, Membership, Options, Phase, SetupIn, UDP_QKEY};
 pub use manager::ConnectionManager;
 
 /// The port spaces of rdma_cm, which keep connections and datagram services apart.

@@ -1,7 +1,7 @@
 //! Connection management of one open device.
 
 use crate::channel::EventChannel;
-use crate::id::{Id, IdCore, Queued};
+use crate::id::{Id, IdCore, Queued, is_link_local};
 use crate::proto::{Address, Config, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
 use crate::sync::Mutex;
 use crate::{Error, PortSpace, Result};
@@ -226,9 +226,25 @@ impl Manager {
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
     }
 
-    /// The local GID for an address of this host.
-    pub(crate) fn local_gid(&self, gid: Gid) -> ferroce_verbs::Result<Option<GidEntry>> {
-        Ok(self.context.gid_table(1)?.into_iter().find(|entry| entry.gid == gid))
+    /// The entry of a local GID, on the interface `scope_id` if it is not 0.
+    pub(crate) fn local_gid(&self, gid: Gid, scope_id: u32) -> ferroce_verbs::Result<Option<GidEntry>> {
+        let mut table = self.context.gid_table(1)?.into_iter();
+        Ok(table.find(|entry| entry.gid == gid && (scope_id == 0 || entry.ifindex == scope_id)))
+    }
+
+    /// The two ends of a path as the protocol knows them: with the interface, if addresses are link-local. A device does not say by
+    /// which interface a datagram came, so of an address that several have the interface is not known to anybody, and 0.
+    pub(crate) fn address(&self, local: Gid, remote: Gid) -> Address {
+        let address = Address { local, remote, scope_id: 0 };
+        if !is_link_local(local.ip()) {
+            return address;
+        }
+        let table = self.context.gid_table(1).unwrap_or_default();
+        let mut interfaces = table.iter().filter(|entry| entry.gid == local).map(|entry| entry.ifindex);
+        match (interfaces.next(), interfaces.next()) {
+            (Some(scope_id), None) => Address { scope_id, ..address },
+            _ => address,
+        }
     }
 }
 
@@ -253,7 +269,7 @@ impl Protocol {
 impl MadHandler for Manager {
     fn receive(&self, origin: &MadOrigin, mad: &[u8; MAD_LEN]) {
         let Some(this) = self.this.upgrade() else { return };
-        let from = Address { local: Gid::from(origin.local), remote: Gid::from(origin.remote), scope_id: 0 };
+        let from = this.address(Gid::from(origin.local), Gid::from(origin.remote));
         this.run(|protocol, now| protocol.endpoint.handle_mad(now, &from, mad));
     }
 

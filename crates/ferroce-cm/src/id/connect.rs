@@ -1,5 +1,6 @@
 //! Connecting, accepting, rejecting, disconnecting.
 
+use super::resolve::with_scope;
 use super::setup::Negotiated;
 use super::{Id, IdState, Phase};
 use crate::proto::{AcceptParams, Address, ConnectParams, ConnectRequest};
@@ -63,13 +64,14 @@ impl Id {
         let initiator_depth = param.initiator_depth.unwrap_or(DEPTH);
         let retry_count = param.retry_count.unwrap_or(7);
         let rnr_retry_count = param.rnr_retry_count.unwrap_or(7);
+        let address = core.manager.address(gid.gid, route.dgid);
         let (conn, psn) = core.manager.run(|protocol, now| {
             let cookie = core.enroll(protocol);
             let psn = protocol.endpoint.random_psn();
             let conn = protocol.endpoint.connect(
                 now,
                 &ConnectParams {
-                    address: Address { local: gid.gid, remote: route.dgid, scope_id: 0 },
+                    address,
                     service_id: ServiceId::from_port(core.port_space, peer.port()),
                     transport,
                     qpn,
@@ -300,11 +302,11 @@ impl IdState {
     /// The addresses of a request.
     pub(super) fn take_addresses(&mut self, address: &Address, service_id: ServiceId, private_data: &[u8]) {
         let port = service_id.port().map_or(0, |(_, port)| port);
-        self.local = Some(SocketAddr::new(address.local.ip(), port));
+        self.local = Some(with_scope(SocketAddr::new(address.local.ip(), port), address.scope_id));
         let claimed = IpCmHeader::parse(private_data).ok();
         let peer_port = claimed.map_or(0, |(header, _)| header.src_port);
         // The address is the packet's, whatever the peer claims.
-        self.peer = Some(SocketAddr::new(address.remote.ip(), peer_port));
+        self.peer = Some(with_scope(SocketAddr::new(address.remote.ip(), peer_port), address.scope_id));
     }
 }
 

@@ -5,7 +5,7 @@
 use super::connect::with_header;
 use super::{Id, IdCore, IdState, Phase};
 use crate::event::UdParam;
-use crate::proto::{Address, ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse};
+use crate::proto::{ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse};
 use crate::{ConnParam, Error, Event, EventKind, Offer, PortSpace, Result};
 use ferroce_verbs::{Gid, GlobalRoute, QpAttr, QpState};
 use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, SidrStatus};
@@ -39,7 +39,7 @@ impl Id {
         };
         let (private_data, length) = with_header::<QUESTION>(local, peer, param.private_data)?;
         let route = path.grh.unwrap_or(GlobalRoute::new(Gid::from(peer.ip()), gid.index));
-        let address = Address { local: gid.gid, remote: route.dgid, scope_id: 0 };
+        let address = core.manager.address(gid.gid, route.dgid);
         let sidr = core.manager.run(|protocol, now| {
             let cookie = core.enroll(protocol);
             protocol.endpoint.resolve_service(

@@ -1,5 +1,6 @@
 //! The end of an id, at any time.
 
+use super::multicast::Group;
 use super::{Id, IdCore, Phase};
 use crate::sync::atomic::Ordering;
 use ferroce_verbs::Qp;
@@ -16,15 +17,21 @@ impl Id {
     }
 
     /// Takes the queue pair away from the id (`rdma_destroy_qp`): dropping what is returned destroys it, unless somebody else
-    /// holds it. A transition that a reader is about to make with it fails or is made; nobody waits for it.
+    /// holds it. A transition that a reader is about to make with it fails or is made; nobody waits for it. It leaves its multicast
+    /// groups, of which the id stays a member that only sends.
     pub fn take_qp(&self) -> Option<Qp> {
-        self.core().state.lock().qp.take()
+        let mut state = self.core().state.lock();
+        let qp = state.qp.take();
+        let attached: Vec<_> = state.groups.iter_mut().filter_map(Group::take_qp).collect();
+        drop(state);
+        attached.into_iter().for_each(Group::detach);
+        qp
     }
 }
 
 impl IdCore {
     pub(crate) fn destroy(self: &Arc<Self>) {
-        let (conn, sidr, listener, service, qp, context) = {
+        let (conn, sidr, listener, service, qp, context, groups) = {
             let mut state = self.state.lock();
             // With the lock: whoever else destroys it returns only once all calls see that it is.
             if state.phase == Phase::Destroyed {
@@ -32,8 +39,8 @@ impl IdCore {
             }
             state.phase = Phase::Destroyed;
             self.destroyed.store(true, Ordering::Release);
-            let own = (state.qp.take(), state.context.take());
-            (state.conn.take(), state.sidr.take(), state.listener.take(), state.service.take(), own.0, own.1)
+            let own = (state.qp.take(), state.context.take(), std::mem::take(&mut state.groups));
+            (state.conn.take(), state.sidr.take(), state.listener.take(), state.service.take(), own.0, own.1, own.2)
         };
         // Requests that peers make from here on find the queue closed, or the listener.
         let unread = self.queue.close();
@@ -53,6 +60,7 @@ impl IdCore {
         if let Some(service) = service {
             self.manager.gsi.release_service(service);
         }
+        groups.into_iter().for_each(Group::detach);
         // Without locks: with them may go ids, and the queue pair.
         drop((unread, qp, context));
     }

@@ -1,6 +1,6 @@
 //! Listeners.
 
-use super::{Id, Phase};
+use super::{Id, IdCore, Phase};
 use crate::proto::{Bind, ListenParams, Service};
 use crate::{Error, Result};
 use ferroce_verbs::{Gid, ServiceBinding};
@@ -38,10 +38,11 @@ impl Id {
                 return Err(Error::Phase { call: "listen", phase });
             }
         };
+        let bind = bind(core, addr, gid);
         let listening = core.manager.run(|protocol, _| {
             let cookie = core.enroll(protocol);
             protocol.endpoint.listen(&ListenParams {
-                bind: bind(addr, gid),
+                bind,
                 service_id: ServiceId(service.service_id),
                 service: if core.is_datagram() { Service::Datagram } else { Service::Connection },
                 backlog,
@@ -52,7 +53,7 @@ impl Id {
             Ok(listener) => {
                 state.listener = Some(listener);
                 state.service = Some(service);
-                state.local = Some(SocketAddr::new(addr.ip(), port));
+                state.local = Some(with_port(addr, port));
                 state.phase = Phase::Listening;
                 Ok(())
             }
@@ -93,9 +94,14 @@ impl Id {
     }
 }
 
-fn bind(addr: SocketAddr, gid: Option<Gid>) -> Bind {
+fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
+}
+
+fn bind(core: &IdCore, addr: SocketAddr, gid: Option<Gid>) -> Bind {
     match (gid, addr.ip()) {
-        (Some(gid), _) => Bind::Gid { gid, scope_id: 0 },
+        (Some(gid), _) => Bind::Gid { gid, scope_id: core.manager.address(gid, gid).scope_id },
         (None, IpAddr::V4(_)) => Bind::AnyV4,
         // A wildcard of IPv6 takes IPv4 too, as with sockets.
         (None, IpAddr::V6(_)) => Bind::Any,

@@ -4,6 +4,7 @@ mod connect;
 mod datagram;
 mod destroy;
 mod listen;
+mod multicast;
 mod queue;
 mod resolve;
 mod setup;
@@ -21,7 +22,9 @@ use std::sync::{Arc, Weak};
 
 pub use connect::ConnParam;
 pub use datagram::UDP_QKEY;
+pub use multicast::Membership;
 pub(crate) use queue::Queued;
+pub(crate) use resolve::is_link_local;
 pub use setup::SetupIn;
 
 /// A handle to an id. Clones are handles to one id; when the last one is dropped, those in events included, the id is
@@ -70,6 +73,8 @@ struct IdState {
     gid: Option<GidEntry>,
     path: Option<AhAttr>,
     qp: Option<Qp>,
+    /// Multicast groups, in the port space UDP.
+    groups: Vec<multicast::Group>,
     negotiated: setup::Negotiated,
     /// The program's own.
     context: Option<Arc<dyn Any + Send + Sync>>,
@@ -186,6 +191,7 @@ impl IdCore {
                     gid: None,
                     path: None,
                     qp: None,
+                    groups: Vec::new(),
                     negotiated: setup::Negotiated::default(),
                     context: None,
                 }),

@@ -1,11 +1,12 @@
 //! The events of one id, on their way to a reader of its channel.
 
 use super::{Id, IdCore};
-use crate::Event;
 use crate::channel::ChannelCore;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, SidrRequest};
 use crate::sync::Mutex;
+use crate::{Event, UdParam};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// An event that no reader has begun to deliver.
@@ -26,6 +27,13 @@ pub(crate) enum Queued {
     },
     /// Another one of the protocol.
     Protocol(Box<ProtoEvent>),
+    /// A multicast group is joined, or not.
+    Multicast {
+        /// The group.
+        group: IpAddr,
+        /// Where datagrams to it go.
+        outcome: crate::Result<UdParam>,
+    },
     /// The address is resolved, or not.
     AddrResolved(crate::Result<()>),
     /// The route is resolved, or not.

@@ -19,15 +19,19 @@ impl Id {
             return Err(Error::Phase { call: "bind_addr", phase: state.phase });
         }
         if !addr.ip().is_unspecified() {
-            state.gid = Some(self.core().local(addr)?);
+            state.gid = Some(self.core().local(addr, scope_of(addr))?);
         }
         state.local = Some(addr);
         state.phase = Phase::Bound;
         Ok(())
     }
 
-    /// Finds out how `peer` is reached, from `local` if it is given (`rdma_resolve_addr`). The outcome comes as an event,
-    /// [`crate::EventKind::AddrResolved`] or [`crate::EventKind::AddrError`]. Asks the kernel, in the calling thread and with no lock held.
+    /// Finds out how `peer`, in the port space UDP perhaps a multicast group, is reached, from `local` if it is given
+    /// (`rdma_resolve_addr`). The outcome comes as an event, [`crate::EventKind::AddrResolved`] or [`crate::EventKind::AddrError`].
+    ///
+    /// Addresses are numbers, so nobody has to be asked over the network and nothing blocks: which of several local addresses the
+    /// kernel would send from costs the calling thread some system calls that return at once, with no lock held. A link-local IPv6
+    /// address needs the interface that it is of, the scope id of its [`std::net::SocketAddrV6`], unless only one has such addresses.
     ///
     /// # Errors
     ///
@@ -47,9 +51,9 @@ impl Id {
             Ok((gid, ip)) if matches!(state.phase, Phase::Idle | Phase::Bound) => {
                 let port = state.local.or(local).map_or(0, |addr| addr.port());
                 let port = if port == 0 { self.core().manager.ephemeral_port() } else { port };
+                state.local = Some(with_scope(SocketAddr::new(ip, port), gid.ifindex));
+                state.peer = Some(with_scope(peer, gid.ifindex));
                 state.gid = Some(gid);
-                state.local = Some(SocketAddr::new(ip, port));
-                state.peer = Some(peer);
                 state.phase = Phase::AddrResolved;
                 Ok(())
             }
@@ -92,29 +96,66 @@ pub(super) fn path(sgid_index: u32, dgid: Gid, flow_label: u32, traffic_class: u
 }
 
 impl IdCore {
-    /// The GID of a local address.
-    fn local(self: &Arc<Self>, addr: SocketAddr) -> Result<GidEntry> {
-        let gid = self.manager.local_gid(Gid::from(addr.ip())).map_err(Error::device("reading the GID table"))?;
+    /// The GID of a local address, on the interface `scope_id` if it is not 0.
+    fn local(self: &Arc<Self>, addr: SocketAddr, scope_id: u32) -> Result<GidEntry> {
+        let gid = self.manager.local_gid(Gid::from(addr.ip()), scope_id);
+        let gid = gid.map_err(Error::device("reading the GID table"))?;
         gid.ok_or_else(|| Error::Address { addr, why: "the device has no GID for it: see `ferroce info`".into() })
     }
 
     /// The local GID and address from which a peer is reached.
     fn find(self: &Arc<Self>, local: Option<SocketAddr>, peer: SocketAddr) -> Result<(GidEntry, IpAddr)> {
-        if peer.ip().is_unspecified() || peer.ip().is_multicast() || peer.port() == 0 {
-            return Err(Error::Address { addr: peer, why: "it is no address of a peer".into() });
+        let refuse = |why: &str| Err(Error::Address { addr: peer, why: why.into() });
+        let is_group = self.is_datagram() && peer.ip().is_multicast();
+        if peer.ip().is_unspecified() || !is_group && (peer.ip().is_multicast() || peer.port() == 0) {
+            return refuse("it is no address of a peer");
         }
+        let scope_id = scope_of(peer);
         if let Some(local) = local.filter(|local| !local.ip().is_unspecified()) {
-            return Ok((self.local(local)?, local.ip()));
+            let scope_id = if scope_id == 0 { scope_of(local) } else { scope_id };
+            return Ok((self.local(local, scope_id)?, local.ip()));
         }
         let table = self.manager.context.gid_table(1).map_err(Error::device("reading the GID table"))?;
-        let mut family = table.into_iter().filter(|entry| entry.ip().is_ipv4() == peer.ip().is_ipv4());
-        let first = family.next();
-        if let (Some(only), None) = (&first, family.next()) {
+        let link_local = is_link_local(peer.ip());
+        let mut candidates = table.into_iter().filter(|entry| {
+            let ip = entry.ip();
+            let reaches = !link_local || is_link_local(ip) && (scope_id == 0 || entry.ifindex == scope_id);
+            ip.is_ipv4() == peer.ip().is_ipv4() && reaches
+        });
+        let first = candidates.next();
+        if let (Some(only), None) = (&first, candidates.next()) {
             return Ok((only.clone(), only.ip()));
+        }
+        if link_local && scope_id == 0 {
+            return refuse("a link-local address needs its interface, as in fe80::1%eth0");
         }
         let source = source_for(peer)
             .map_err(|error| Error::Address { addr: peer, why: format!("there is no route to it: {error}") })?;
-        Ok((self.local(SocketAddr::new(source, 0))?, source))
+        Ok((self.local(SocketAddr::new(source, 0), scope_id)?, source))
+    }
+}
+
+/// Whether an address means something else on each interface.
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The interface that an address names, or 0.
+pub(super) fn scope_of(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(v6) if is_link_local(addr.ip()) => v6.scope_id(),
+        _ => 0,
+    }
+}
+
+/// The same address; a link-local one names the interface.
+pub(super) fn with_scope(addr: SocketAddr, ifindex: u32) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(mut v6) if is_link_local(addr.ip()) => {
+            v6.set_scope_id(ifindex);
+            v6.into()
+        }
+        other => other,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::connect::has_header;
 use super::queue::Queued;
-use super::resolve::path;
+use super::resolve::{path, scope_of};
 use super::{Id, IdCore, Phase, datagram};
 use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
 use crate::{Error, Event, EventKind, Offer, Refusal, Result};
@@ -141,7 +141,7 @@ impl IdCore {
                     Some(gid) => gid,
                     None => self
                         .manager
-                        .local_gid(Gid::from(local.ip()))
+                        .local_gid(Gid::from(local.ip()), scope_of(local))
                         .map_err(Error::device("reading the GID table"))?
                         .ok_or_else(|| Error::Address { addr: local, why: "the address was removed".into() })?,
                 };
@@ -235,6 +235,7 @@ impl IdCore {
                     if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
+            Queued::Multicast { group, outcome } => self.on_multicast(id, group, outcome),
             Queued::Question { child, request } => self.on_question(id, child, &request),
             Queued::Protocol(what) => match *what {
                 ProtoEvent::Response(response) => self.on_response(&id, &response),

@@ -125,7 +125,7 @@ impl SoftContext {
         let flow = if grh.dgid.is_multicast() { None } else { Some(self.flow(remote)) };
         Ok(Arc::new(Av {
             remote,
-            scope: if matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local()) { local.ifindex } else { 0 },
+            scope: if needs_scope(remote) { local.ifindex } else { 0 },
             local: local.ip(),
             tos: grh.traffic_class,
             ttl: grh.hop_limit,
@@ -302,4 +302,9 @@ impl ContextOps for SoftContext {
         counters.extend(self.port.counters());
         counters
     }
+}
+
+/// Whether an address means something else on each interface.
+fn needs_scope(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.is_multicast())
 }
