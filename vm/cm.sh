@@ -3,8 +3,9 @@
 # server, with both kinds of address.
 #
 #   cm.sh                     all parts
-#   cm.sh PART...             rping (with many clients at once), cmatose (a hundred connections at once), udaddy (datagrams), cmtime (the
-#                             steps of a connection), refused (nobody listens, a peer is killed), loss
+#   cm.sh PART...             rping (with many clients at once), cmatose (a hundred connections at once), udaddy (datagrams), mckey
+#                             (multicast), cmtime (the steps of a connection), refused (nobody listens), killed (a peer is), restart (a peer
+#                             comes back with the same queue pair numbers), loss, trace (what tshark thinks of the messages)
 #   cm.sh clients COMMAND...  runs it eight times at once, four times
 clients() {
   for _ in 1 2 3 4; do
@@ -25,6 +26,7 @@ SOFT_RUN="$IN_SOFT $AS_NOBODY"
 ferroce="$SOFT_RUN ferroce rping"
 cmatose="$SOFT_RUN ferroce cmatose"
 udaddy="$SOFT_RUN ferroce udaddy"
+mckey="$SOFT_RUN ferroce mckey"
 cmtime="$SOFT_RUN ferroce cmtime"
 
 # A ping is four messages, a read and a write, and there are a thousand: two seconds on a machine, more in an emulated one.
@@ -117,17 +119,106 @@ part_refused() {
   # What is refused over SIDR has its own numbers, and counts as not reached.
   refused "nobody serves datagrams at the soft side" "udaddy -s $SOFT_IP4" "RDMA_CM_EVENT_UNREACHABLE, error: 1"
   stop server
-
-  # A peer that is killed: the other one's end is bounded.
-  quiet
-  start server "rping -s -a $RXE_IP4"
-  await 10 cm_listens
-  start client "$ferroce -c -a $RXE_IP4"
-  sleep 3
-  kill -9 "$(cat "$dir/server.pid")"
-  kill -9 $(pidof rping)
-  if await 60 ended client; then pass "the kernel's program is killed, ours ends"; else fail "the kernel's program is killed, ours ends" "it does not" client; fi
 }
+
+# A group of IPv4: rxe has none of IPv6. Datagrams are not repeated, so both ends are told to wait for little.
+part_mckey() {
+  quiet
+  pair "mckey soft to kernel" "stdbuf -oL mckey -m $GROUP -b $RXE_IP4" "line:joined dgid" "$mckey -m $GROUP -b $SOFT_IP4 -s"
+  pair "mckey kernel to soft" "$mckey -m $GROUP -b $SOFT_IP4" "line:joined" "mckey -m $GROUP -b $RXE_IP4 -s"
+  pair "mckey soft to kernel: 1024 bytes, 4 queue pairs" "stdbuf -oL mckey -m $GROUP -b $RXE_IP4 -c 4 -S 1024" "line:joined dgid" \
+    "$mckey -m $GROUP -b $SOFT_IP4 -s -o -S 1024"
+  pair "mckey kernel to soft: 1024 bytes, 4 queue pairs" "$mckey -m $GROUP -b $SOFT_IP4 -c 4 -S 1024" "line:joined" \
+    "mckey -m $GROUP -b $RXE_IP4 -s -o -S 1024"
+  pair "mckey ipv6 soft to soft" "$mckey -m ff02::7:7 -b $SOFT_IP6" "line:joined" "$mckey -m ff02::7:7 -b $SOFT_IP6 -s"
+}
+GROUP=239.7.7.7
+
+
+# A peer that is killed: our end is bounded, whether somebody says that it is gone or not. (The kernel's programs wait for ever for a peer
+# to which they have nothing to send.)
+part_killed() {
+  for how in "" " and nothing of it arrives"; do
+    quiet
+    start server "rping -s -a $RXE_IP4"
+    await 10 cm_listens
+    start client "$ferroce -c -a $RXE_IP4"
+    await 10 connected
+    [ -z "$how" ] || loss_on 100
+    kill -9 $(pidof rping)
+    if await 60 ended client; then pass "the kernel's program is killed$how, ours ends"; else fail "the kernel's program is killed$how, ours ends" "it does not" client; fi
+    [ -z "$how" ] || loss_end
+    stop server
+  done
+}
+
+# The kernel has a queue pair of a program's that is connected.
+connected() { [ -n "$(kernel_qpn)" ]; }
+kernel_qpn() { rdma resource show qp | sed -n 's/.* lqpn \([0-9]*\) type RC state RTS .*/\1/p' | head -n 1; }
+
+# A peer that has forgotten its connections comes back and connects with the numbers of the old ones: the other one may refuse it as stale once, and
+# ends the old connection; then it has its way (spdk #3347, libfabric #6660).
+part_restart() {
+  # Ours. Each time its host begins with an empty registry, so that its queue pairs have the same numbers.
+  quiet
+  start server "$SOFT_RUN env FERROCE_RUNTIME_DIR=/tmp/first ferroce rping -s"
+  await 10 printed server waiting
+  start client "rping -c -a $SOFT_IP4"
+  await 10 connected
+  loss_on 100
+  kill -9 $(pidof ferroce)
+  loss_end
+  mv "$dir/client.log" "$dir/old.log"
+  start server "$SOFT_RUN env FERROCE_RUNTIME_DIR=/tmp/second ferroce rping -s -P"
+  await 10 printed server waiting
+  again "soft" "rping -c -a $SOFT_IP4 -C 3"
+  stop server
+  kill -9 $(pidof rping)
+
+  # The kernel's: without its device it says nothing of the end, and a new device counts from the beginning.
+  start server "$ferroce -s -P"
+  await 10 printed server waiting
+  start client "rping -c -a $SOFT_IP4"
+  await 10 connected
+  before=$(kernel_qpn)
+  loss_on 100
+  kill -9 $(pidof rping)
+  await 10 not_connected
+  rdma link del rxe0
+  rdma link add rxe0 type rxe netdev v0
+  await 20 gid_index rxe0 $RXE_IP4 >/dev/null 2>&1
+  loss_end
+  start late "rping -c -a $SOFT_IP4"
+  again "kernel" "rping -c -a $SOFT_IP4 -C 3"
+  stop server
+}
+not_connected() { ! connected; }
+
+# again WHO COMMAND: succeeds at the second try at the latest.
+again() {
+  for try in 1 2; do
+    start client "$2"
+    await 60 ended client || stop client
+    if [ "$(status client)" = 0 ]; then pass "$1 comes back with the same numbers (try $try)"; return; fi
+  done
+  fail "$1 comes back with the same numbers" "two tries failed" client
+}
+
+# One capture of each program of ours; xtask has tshark look at them.
+part_trace() {
+  for side in client server; do rm -f /tmp/$side-*.pcap; done
+  quiet
+  pair "traced: rping soft to kernel" "rping -s -a $RXE_IP4 -C 2" cm "$(traced client-rping) rping -c -a $RXE_IP4 -C 2"
+  pair "traced: rping kernel to soft" "$(traced server-rping) rping -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 2"
+  quiet
+  pair "traced: udaddy soft to kernel" "udaddy -b $RXE_IP6" cm "$(traced client-udaddy) udaddy -s $RXE_IP6"
+  pair "traced: udaddy kernel to soft" "$(traced server-udaddy) udaddy -b ::" "line:waiting" "udaddy -s $SOFT_IP6"
+  refused "traced: nobody listens" "$(traced client-refused) rping -c -a $RXE_IP4 -p 7199 -C 1" "nobody listens"
+  for name in client-rping server-rping client-udaddy server-udaddy client-refused; do
+    hand_over $name "/tmp/$name.pcap"
+  done
+}
+traced() { echo "$SOFT_RUN env FERROCE_CAPTURE=/tmp/$1.pcap ferroce"; }
 
 lose() { loss_on 2; await 60 lost_some; loss_off; }
 lost_some() { lost_both 5 || ended client; }
@@ -141,6 +232,6 @@ part_loss() {
   loss_end
 }
 
-[ $# = 0 ] && set -- rping cmatose udaddy cmtime refused loss
+[ $# = 0 ] && set -- rping cmatose udaddy mckey cmtime refused killed restart loss trace
 for part; do part_$part; done
 finish

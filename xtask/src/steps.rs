@@ -62,8 +62,16 @@ pub(crate) const STEPS: &[Step] = &[
 const TEST_PACKAGES: &[&str] = &["iproute2", "tshark"];
 
 /// Debian packages for the kernel test bed: QEMU, and what is copied into the virtual machine.
-pub(crate) const VM_PACKAGES: &[&str] =
-    &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils"];
+pub(crate) const VM_PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "busybox-static",
+    "kmod",
+    "iproute2",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "rdmacm-utils",
+    "tshark",
+];
 
 /// Which tests of a package run optimized, too.
 enum Which {

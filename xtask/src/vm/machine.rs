@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::exec::Log;
 use crate::tally::Tally;
 
+use super::capture::Capture;
 use super::protocol::{Line, Nonce};
 use super::script::Script;
 
@@ -64,6 +65,8 @@ pub(super) struct Record {
     pub(super) ending: Ending,
     /// The kernel's messages.
     pub(super) console: String,
+    /// What scripts have captured.
+    pub(super) captures: Vec<Capture>,
 }
 
 /// Ends QEMU when we return early.
@@ -111,7 +114,8 @@ impl Machine<'_> {
         let mut qemu = Qemu(child);
         let lines = read_lines(stdout);
         let mut output = File::create(self.output).map_err(Error::io(format!("create {}", self.output.display())))?;
-        let (records, ending) = self.follow(&lines, nonce, scripts, &mut output);
+        let mut captures = Vec::new();
+        let (records, ending) = self.follow(&lines, nonce, scripts, &mut output, &mut captures);
         let ending = match ending {
             Ending::Complete => match wait(&mut qemu.0, SHUTDOWN) {
                 true => Ending::Complete,
@@ -121,7 +125,8 @@ impl Machine<'_> {
         };
         drop(qemu);
         let console = std::fs::read(self.console).map_err(Error::io(format!("read {}", self.console.display())))?;
-        Ok(Record { scripts: records, ending, console: String::from_utf8_lossy(&console).replace('\r', "") })
+        let console = String::from_utf8_lossy(&console).replace('\r', "");
+        Ok(Record { scripts: records, ending, console, captures })
     }
 
     /// Reads until all scripts have ended, the machine is gone, or a deadline passes.
@@ -131,6 +136,7 @@ impl Machine<'_> {
         nonce: &Nonce,
         scripts: &[Script],
         output: &mut File,
+        captures: &mut Vec<Capture>,
     ) -> (Vec<ScriptRecord>, Ending) {
         let mut records: Vec<ScriptRecord> = Vec::new();
         let mut cases = Tally::default();
@@ -170,6 +176,10 @@ impl Machine<'_> {
                     records.push(ScriptRecord { status, time, cases: std::mem::take(&mut cases) });
                     deadline = Instant::now() + GRACE;
                 }
+                Line::Capture { name, bytes } => match captures.iter_mut().find(|capture| capture.name == name) {
+                    Some(capture) => capture.bytes.extend(bytes),
+                    None => captures.push(Capture { name: name.to_owned(), bytes }),
+                },
                 Line::Bye if records.len() == scripts.len() => return (records, Ending::Complete),
                 // A marker out of order means that the protocol is broken: show it like any line, and let the deadline end it.
                 Line::Begin { .. } | Line::End { .. } | Line::Bye => self.log.line(&line),

@@ -13,10 +13,12 @@
 //! | `script` | which script runs, with which arguments, for how long? |
 //! | `protocol` | what does the machine tell about its scripts? |
 //! | `machine` | runs QEMU and enforces deadlines |
+//! | `capture` | what does tshark think of packets that scripts have captured? |
 //! | `console` | did the kernel complain? |
 //! | `verdict` | what does all that amount to? |
 
 mod base;
+mod capture;
 mod console;
 mod cpio;
 mod kernel;
@@ -134,7 +136,8 @@ fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
         log,
     };
     let record = machine.run(&nonce, &job.scripts)?;
-    let tally = verdict::judge(&record, &job.scripts, log);
+    let mut tally = verdict::judge(&record, &job.scripts, log);
+    tally.add(capture::judge(&record.captures, &dir)?);
     if guard.is_none() {
         log.line(&format!("kept {}", dir.display()));
     }

@@ -7,8 +7,11 @@
 //! ##NONCE ready UPTIME
 //! ##NONCE begin INDEX
 //! ##NONCE end INDEX STATUS
+//! ##NONCE capture NAME BYTE...
 //! ##NONCE bye
 //! ```
+//!
+//! `capture` is what a script says on purpose (`hand_over` in `vm/lib.sh`): some more bytes, in hexadecimal, of the capture file NAME.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -42,6 +45,11 @@ pub(super) enum Line<'a> {
         index: usize,
         status: i32,
     },
+    /// Bytes of a capture file.
+    Capture {
+        name: &'a str,
+        bytes: Vec<u8>,
+    },
     /// All scripts have run; the machine switches itself off.
     Bye,
     /// What a script printed.
@@ -60,6 +68,10 @@ impl<'a> Line<'a> {
             ["ready", uptime] => Some(Line::Ready { uptime }),
             ["begin", index] => Some(Line::Begin { index: index.parse().ok()? }),
             ["end", index, status] => Some(Line::End { index: index.parse().ok()?, status: status.parse().ok()? }),
+            ["capture", name, ref bytes @ ..] => {
+                let bytes = bytes.iter().map(|byte| u8::from_str_radix(byte, 16).ok());
+                Some(Line::Capture { name, bytes: bytes.collect::<Option<_>>()? })
+            }
             ["bye"] => Some(Line::Bye),
             _ => None,
         }
@@ -78,7 +90,8 @@ mod tests {
         assert_eq!(parse("##ab begin 2"), Line::Begin { index: 2 });
         assert_eq!(parse("##ab end 2 -1"), Line::End { index: 2, status: -1 });
         assert_eq!(parse("##ab bye"), Line::Bye);
-        for other in ["##ac bye", " ##ab bye", "##ab end 2", "##ab end x 0", "bye", ""] {
+        assert_eq!(parse("##ab capture x 0a ff"), Line::Capture { name: "x", bytes: vec![0x0a, 0xff] });
+        for other in ["##ac bye", " ##ab bye", "##ab end 2", "##ab end x 0", "##ab capture x 0g", "bye", ""] {
             assert_eq!(parse(other), Line::Output(other));
         }
     }

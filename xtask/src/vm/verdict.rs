@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn counts_of(scripts: &[Script], records: Vec<ScriptRecord>, ending: Ending, console: &str) -> (u64, u64) {
-        let record = Record { scripts: records, ending, console: console.into() };
+        let record = Record { scripts: records, ending, console: console.into(), captures: Vec::new() };
         let tally = judge(&record, scripts, Log::Nowhere);
         (tally.passed, tally.failed)
     }

@@ -88,3 +88,20 @@ fn the_steps_of_a_connection_are_measured() {
     assert!(server.end().ok().err.contains("60 connections served"));
     run(&client).failed(1, "connect was refused: invalid service id: nobody listens");
 }
+
+#[test]
+fn a_group_gets_what_its_sender_sends() {
+    let args = ["mckey", "-m", "239.1.2.3", "-b", "127.0.0.1", "-c", "2", "-C", "3", "--timeout", "60", "--json"];
+    let mut receivers = [(); 2].map(|()| start(ferroce(&args)));
+    for receiver in &mut receivers {
+        receiver.says("joined");
+    }
+    let sender = run(&[&args[..], &["-s", "--pause", "0.01"]].concat());
+    for end in receivers.into_iter().map(|mut receiver| receiver.end()).chain([sender]) {
+        let json = end.ok().json();
+        assert_eq!((json["op"].as_str(), json["group"].as_str()), (Some("mckey"), Some("239.1.2.3")));
+        assert_eq!((json["connections"].as_u64(), json["messages"].as_u64()), (Some(2), Some(3)));
+    }
+    run(&["mckey", "-m", "10.0.0.1"]).failed(2, "no multicast group");
+    run(&["mckey", "-m", "239.1.2.3", "-b", "127.0.0.1", "--timeout", "0.2"]).failed(1, "0 of 10 messages came");
+}

@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroce::LinkMode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Cmatose(crate::rdmacm::CmatoseArgs),
     /// Exchange datagrams with what serves a UDP port, with another ferroce or with librdmacm's udaddy.
     Udaddy(crate::rdmacm::UdaddyArgs),
+    /// Join a multicast group and exchange datagrams, with other members, ferroce or librdmacm's mckey.
+    Mckey(crate::rdmacm::MckeyArgs),
     /// Measure the steps of making and ending connections, with another ferroce or with librdmacm's cmtime.
     Cmtime(crate::cmtime::CmtimeArgs),
 }
@@ -76,6 +78,7 @@ impl Command {
             Self::Storm(args) => args.common.json,
             Self::Cmatose(args) => args.shape.common.json,
             Self::Udaddy(args) => args.shape.common.json,
+            Self::Mckey(args) => args.common.json,
             Self::Cmtime(args) => args.common.json,
         }
     }
@@ -193,6 +196,46 @@ pub(crate) fn parse_mtu(text: &str) -> Result<ferroce::Mtu, String> {
         .ok()
         .and_then(ferroce::Mtu::from_bytes)
         .ok_or_else(|| format!("{text:?} is no RDMA path MTU: it is one of 256, 512, 1024, 2048, 4096"))
+}
+
+/// The address of a host; a link-local one names its interface, as in `fe80::1%eth0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host(SocketAddr);
+
+impl Host {
+    /// All addresses of IPv4.
+    pub(crate) const ANY_V4: Self = Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+
+    /// A port of it.
+    pub(crate) fn at(self, port: u16) -> SocketAddr {
+        let mut addr = self.0;
+        addr.set_port(port);
+        addr
+    }
+}
+
+impl FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((ip, interface)) = text.split_once('%') else {
+            let ip = text.parse::<IpAddr>().map_err(|error| error.to_string())?;
+            return Ok(Self(SocketAddr::new(ip, 0)));
+        };
+        ip.parse::<Ipv6Addr>().map_err(|_| format!("{ip} is no IPv6 address, so it has no interface"))?;
+        // It is a number and the name of an interface: nobody is asked over the network.
+        let found = (text, 0).to_socket_addrs().ok().and_then(|mut addrs| addrs.next());
+        found.map(Self).ok_or_else(|| format!("there is no interface {interface}"))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            SocketAddr::V6(v6) if v6.scope_id() != 0 => write!(f, "{}%{}", v6.ip(), v6.scope_id()),
+            addr => addr.ip().fmt(f),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub(crate) fn unexpected(what: &str, kind: &EventKind) -> Failure {
         EventKind::Unreachable { sent } => Failure::run(format!("nobody answered for {what}, asked {sent} times"))
             .hint("the host is down, or UDP port 4791 is closed on the way"),
         EventKind::AddrError(error) | EventKind::RouteError(error) => Failure::run(format!("{what}: {error}")),
+        EventKind::MulticastError { error, .. } => Failure::run(format!("{what}: {error}")),
         EventKind::ConnectError(refusal) => Failure::run(format!("{what}: {refusal}")),
         EventKind::Disconnected(_) => Failure::run(format!("the peer disconnected while this end waited for {what}")),
         other => Failure::run(format!("while waiting for {what} came {other:?}")),

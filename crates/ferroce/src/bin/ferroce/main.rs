@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Storm(args) => storm::run(&args),
         Command::Cmatose(args) => rdmacm::run_cmatose(&args),
         Command::Udaddy(args) => rdmacm::run_udaddy(&args),
+        Command::Mckey(args) => rdmacm::run_mckey(&args),
         Command::Cmtime(args) => cmtime::run(&args),
     };
     match outcome {

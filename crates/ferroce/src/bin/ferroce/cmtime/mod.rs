@@ -3,13 +3,12 @@
 mod server;
 mod steps;
 
-use crate::args::{Common, parse_seconds};
+use crate::args::{Common, Host, parse_seconds};
 use crate::failure::Result;
 use crate::report;
 use clap::Args;
 use ferroce::{Context, Cq, Pd, QpCap, QpInitAttr, QpType};
 use serde::Serialize;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use steps::Row;
 
@@ -32,10 +31,10 @@ pub(crate) struct CmtimeArgs {
     pub(crate) common: Common,
     /// Address of the server [default: be the server]
     #[arg(short, long, value_name = "IP")]
-    server: Option<IpAddr>,
+    server: Option<Host>,
     /// Local address [default: for a server all, for a client the one that the server is reached from]
     #[arg(short, long, value_name = "IP")]
-    bind: Option<IpAddr>,
+    bind: Option<Host>,
     /// Port of the server
     #[arg(short, long, default_value_t = 7471)]
     port: u16,
@@ -71,7 +70,7 @@ pub(crate) fn run(args: &CmtimeArgs) -> Result<()> {
     let cm = crate::local::manager(&args.common)?;
     match args.server {
         Some(server) => {
-            let rows = steps::measure(args, &cm, SocketAddr::new(server, args.port))?;
+            let rows = steps::measure(args, &cm, server.at(args.port))?;
             print(args, &rows)
         }
         None => server::run(args, &cm),

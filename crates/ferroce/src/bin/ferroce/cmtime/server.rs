@@ -1,17 +1,17 @@
 //! The server: accepts what comes, and lets go of what has ended.
 
 use super::{CmtimeArgs, Resources};
+use crate::args::Host;
 use crate::failure::Result;
 use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 pub(super) fn run(args: &CmtimeArgs, cm: &ConnectionManager) -> Result<()> {
     let resources = Resources::new(cm.context())?;
     let channel = EventChannel::new()?;
     let listener = cm.create_id(&channel, PortSpace::Tcp);
-    let address = args.bind.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    listener.bind_addr(SocketAddr::new(address, args.port))?;
+    let address = args.bind.unwrap_or(Host::ANY_V4);
+    listener.bind_addr(address.at(args.port))?;
     listener.listen(0)?;
     eprintln!("waiting at {address} port {}", args.port);
     let mut ended = 0;

@@ -99,8 +99,8 @@ impl Measurement<'_> {
             self.ids.push(id);
         }
         self.rows.push(Row::new("create id", began, &spans));
-        if let Some(ip) = self.args.bind {
-            self.step("bind addr", None, |id| Ok(id.bind_addr(SocketAddr::new(ip, 0))?))?;
+        if let Some(host) = self.args.bind {
+            self.step("bind addr", None, |id| Ok(id.bind_addr(host.at(0))?))?;
         }
         self.step("resolve addr", Some(EventKind::AddrResolved), |id| Ok(id.resolve_addr(None, peer)?))?;
         self.step("resolve route", Some(EventKind::RouteResolved), |id| Ok(id.resolve_route()?))?;

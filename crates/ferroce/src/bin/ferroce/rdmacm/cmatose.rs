@@ -39,7 +39,7 @@ impl End for Connections {
     const PORT_SPACE: PortSpace = PortSpace::Tcp;
 
     fn prepare(&mut self, id: &Id, number: usize) -> Result<()> {
-        self.0.prepare(id, number)
+        self.0.prepare(id, number, true)
     }
 
     fn established(&mut self, _: usize, _: &Event) -> Result<()> {
@@ -50,7 +50,7 @@ impl End for Connections {
 pub(crate) fn run(args: &CmatoseArgs) -> Result<()> {
     let shape = &args.shape;
     let cm = crate::local::manager(&shape.common)?;
-    let mut end = Connections(Traffic::new(cm.context(), shape, QpType::Rc)?);
+    let mut end = Connections(Traffic::new(cm.context(), &shape.load, QpType::Rc)?);
     let met = meet(shape, args.port, &cm, &mut end)?;
     let traffic = &mut end.0;
     let is_server = shape.server.is_none();
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &CmatoseArgs) -> Result<()> {
 fn part(shape: &Shape, met: &Met) -> Result<()> {
     let mut left = met.ids.len();
     while left != 0 {
-        let event = next(&met.channel, shape.timeout, "the end of the connections")?;
+        let event = next(&met.channel, shape.load.timeout, "the end of the connections")?;
         match event.kind() {
             EventKind::Disconnected(_) => {
                 event.id().disconnect()?;

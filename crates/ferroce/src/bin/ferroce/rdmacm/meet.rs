@@ -1,10 +1,11 @@
 //! How the two ends come together: all ids at once, their events from one channel.
 
 use super::Shape;
+use crate::args::Host;
 use crate::cm_events::{next, unexpected};
 use crate::failure::{Failure, Result};
 use ferroce::cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, Id, PortSpace};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(super) fn meet<E: End>(shape: &Shape, port: u16, cm: &ConnectionManager, end
 }
 
 /// The number that was attached to an event's id.
-fn number(event: &Event) -> Result<usize> {
+pub(super) fn number(event: &Event) -> Result<usize> {
     event
         .id()
         .context::<usize>()
@@ -48,19 +49,19 @@ fn connect<E: End>(shape: &Shape, peer: SocketAddr, cm: &ConnectionManager, end:
     let channel = EventChannel::new()?;
     let began = Instant::now();
     let mut ids = Vec::new();
-    for number in 0..shape.connections as usize {
+    for number in 0..shape.load.connections as usize {
         let id = cm.create_id(&channel, E::PORT_SPACE);
         id.set_context(Arc::new(number))?;
         id.set_options(|options| {
             options.tos = shape.tos;
-            options.connect_timeout = shape.timeout;
+            options.connect_timeout = shape.load.timeout;
         })?;
-        id.resolve_addr(shape.bind.map(|ip| SocketAddr::new(ip, 0)), peer)?;
+        id.resolve_addr(shape.bind.map(|host| host.at(0)), peer)?;
         ids.push(id);
     }
     let mut left = ids.len();
     while left != 0 {
-        let event = next(&channel, shape.timeout, "the connections")?;
+        let event = next(&channel, shape.load.timeout, "the connections")?;
         match event.kind() {
             EventKind::AddrResolved => event.id().resolve_route()?,
             EventKind::RouteResolved => {
@@ -86,11 +87,11 @@ fn accept<E: End>(shape: &Shape, port: u16, cm: &ConnectionManager, end: &mut E)
     let channel = EventChannel::new()?;
     let listener = cm.create_id(&channel, E::PORT_SPACE);
     listener.set_options(|options| options.tos = shape.tos)?;
-    let address = shape.bind.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    listener.bind_addr(SocketAddr::new(address, port))?;
+    let address = shape.bind.unwrap_or(Host::ANY_V4);
+    listener.bind_addr(address.at(port))?;
     listener.listen(0)?;
     eprintln!("waiting at {address} port {port}");
-    let wanted = shape.connections as usize;
+    let wanted = shape.load.connections as usize;
     let (mut ids, mut established) = (Vec::new(), 0);
     let mut event = loop {
         if let Some(event) = channel.next()? {
@@ -120,6 +121,6 @@ fn accept<E: End>(shape: &Shape, port: u16, cm: &ConnectionManager, end: &mut E)
         if established == wanted {
             return Ok(Met { channel, ids, setup: began.elapsed() });
         }
-        event = next(&channel, shape.timeout, "the clients")?;
+        event = next(&channel, shape.load.timeout, "the clients")?;
     }
 }

@@ -1,11 +1,11 @@
 //! Messages over all queue pairs of one end.
 
-use super::Shape;
+use super::Load;
 use crate::cm_events::unexpected;
 use crate::completions::{BATCH, Completions};
 use crate::failure::{Failure, Result};
 use ferroce::cm::{EventChannel, EventKind, Id};
-use ferroce::{Access, Context, Mr, Pd, Qp, QpCap, QpInitAttr, QpType, RecvWr, SendOp, SendWr, Sge, UdDest};
+use ferroce::{Access, Ah, Context, Mr, Pd, Qp, QpCap, QpInitAttr, QpType, RecvWr, SendOp, SendWr, Sge, UdDest};
 use ferroce::{WcOpcode, WorkCompletion};
 use std::time::{Duration, Instant};
 
@@ -30,13 +30,27 @@ pub(super) struct Traffic {
     sent: u64,
 }
 
+/// Where the datagrams of one id go.
+pub(super) struct Dest {
+    pub(super) ah: Ah,
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
+}
+
+impl Dest {
+    /// As a work request names it.
+    pub(super) fn wr(&self) -> UdDest<'_> {
+        UdDest { ah: &self.ah, qpn: self.qpn, qkey: self.qkey }
+    }
+}
+
 impl Traffic {
-    pub(super) fn new(context: &Context, shape: &Shape, qp_type: QpType) -> Result<Self> {
+    pub(super) fn new(context: &Context, load: &Load, qp_type: QpType) -> Result<Self> {
         let pd = context.alloc_pd()?;
-        let (count, size) = (shape.connections as usize, shape.size as usize);
+        let (count, size) = (load.connections as usize, load.size as usize);
         let mr = pd.alloc_mr(count * (GRH + size) + size, Access::LOCAL_WRITE)?;
         // Sends and receives.
-        let cqe = shape.connections.saturating_mul(2 * shape.messages).max(1);
+        let cqe = load.connections.saturating_mul(2 * load.messages).max(1);
         Ok(Self {
             completions: Completions::new(context, cqe, true)?,
             pd,
@@ -44,16 +58,16 @@ impl Traffic {
             qp_type,
             qps: vec![None; count],
             last: vec![WorkCompletion::default(); count],
-            messages: shape.messages,
+            messages: load.messages,
             size,
-            timeout: shape.timeout,
+            timeout: load.timeout,
             received: 0,
             sent: 0,
         })
     }
 
-    /// Gives the id with this number a queue pair, with receives for all messages.
-    pub(super) fn prepare(&mut self, id: &Id, number: usize) -> Result<()> {
+    /// Gives the id with this number a queue pair, with receives for all messages if it `receives`.
+    pub(super) fn prepare(&mut self, id: &Id, number: usize, receives: bool) -> Result<()> {
         let depth = self.messages.max(1);
         let attr = QpInitAttr {
             cap: QpCap { max_send_wr: depth, max_recv_wr: depth, ..QpCap::default() },
@@ -61,7 +75,9 @@ impl Traffic {
         };
         let qp = id.create_qp(&self.pd, &attr)?;
         let sges = [self.receive_buffer(number)?];
-        qp.post_recv(&vec![RecvWr::new(number as u64, &sges); self.messages as usize])?;
+        if receives {
+            qp.post_recv(&vec![RecvWr::new(number as u64, &sges); self.messages as usize])?;
+        }
         self.qps[number] = Some(qp);
         Ok(())
     }

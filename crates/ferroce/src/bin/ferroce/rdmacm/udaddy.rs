@@ -2,11 +2,11 @@
 
 use super::Shape;
 use super::meet::{End, meet};
-use super::traffic::Traffic;
+use super::traffic::{Dest, Traffic};
 use crate::failure::{Failure, Result};
 use clap::Args;
 use ferroce::cm::{Event, Id, PortSpace, UDP_QKEY, UdParam};
-use ferroce::{Ah, Context, QpType, UdDest};
+use ferroce::{Context, QpType};
 use std::time::Instant;
 
 const ABOUT: &str = "\
@@ -31,13 +31,6 @@ pub(crate) struct UdaddyArgs {
     port: u16,
 }
 
-/// Where the datagrams of one id go.
-struct Dest {
-    ah: Ah,
-    qpn: u32,
-    qkey: u32,
-}
-
 struct Datagrams<'a> {
     context: &'a Context,
     shape: &'a Shape,
@@ -51,15 +44,15 @@ impl End for Datagrams<'_> {
     fn prepare(&mut self, id: &Id, number: usize) -> Result<()> {
         if let Some(local) = id.local_addr() {
             let mtu = self.context.find_gid(1, local.ip())?.mtu.bytes();
-            if self.shape.size > mtu {
+            if self.shape.load.size > mtu {
                 return Err(Failure::usage(format!(
                     "a datagram of {} bytes does not fit a packet: at {} it is at most {mtu}",
-                    self.shape.size,
+                    self.shape.load.size,
                     local.ip()
                 )));
             }
         }
-        self.traffic.prepare(id, number)
+        self.traffic.prepare(id, number, true)
     }
 
     fn established(&mut self, number: usize, event: &Event) -> Result<()> {
@@ -87,8 +80,8 @@ impl Datagrams<'_> {
 
     fn send(&self) -> Result<()> {
         for (number, dest) in self.dests.iter().enumerate() {
-            let Some(Dest { ah, qpn, qkey }) = dest else { continue };
-            self.traffic.send(number, Some(UdDest { ah, qpn: *qpn, qkey: *qkey }))?;
+            let Some(dest) = dest else { continue };
+            self.traffic.send(number, Some(dest.wr()))?;
         }
         Ok(())
     }
@@ -98,15 +91,15 @@ pub(crate) fn run(args: &UdaddyArgs) -> Result<()> {
     let shape = &args.shape;
     let cm = crate::local::manager(&shape.common)?;
     let context = cm.context();
-    let traffic = Traffic::new(context, shape, QpType::Ud)?;
-    let dests = (0..shape.connections).map(|_| None).collect();
+    let traffic = Traffic::new(context, &shape.load, QpType::Ud)?;
+    let dests = (0..shape.load.connections).map(|_| None).collect();
     let mut end = Datagrams { context, shape, traffic, dests };
     let met = meet(shape, args.port, &cm, &mut end)?;
     let began = Instant::now();
     if shape.server.is_some() {
         end.send()?;
         end.traffic.receive_all(&met.channel)?;
-    } else if shape.messages != 0 {
+    } else if shape.load.messages != 0 {
         end.traffic.receive_all(&met.channel)?;
         end.learn()?;
         end.send()?;

@@ -6,7 +6,7 @@
 mod exchange;
 mod server;
 
-use crate::args::Common;
+use crate::args::{Common, Host};
 use crate::cm_events::{self, unexpected};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
@@ -15,7 +15,7 @@ use clap::Args;
 use exchange::{Buffers, Exchange};
 use ferroce::cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, PortSpace};
 use serde::Serialize;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -41,7 +41,7 @@ pub(crate) struct RpingArgs {
     client: bool,
     /// Address of the server; for a server the one to wait at [default: all]
     #[arg(short, long, value_name = "IP")]
-    address: Option<IpAddr>,
+    address: Option<Host>,
     /// Port of the server
     #[arg(short, long, default_value_t = 7174)]
     port: u16,
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RpingArgs) -> Result<()> {
         server::run(args, &cm)
     } else {
         let address = args.address.ok_or_else(|| Failure::usage("a client needs the address of its server: -a"))?;
-        client(args, &cm, SocketAddr::new(address, args.port))
+        client(args, &cm, address.at(args.port))
     };
     if outcome.is_err() {
         tracing::debug!(device = ?cm.context().counters(), protocol = ?cm.counters(), "counters");

@@ -2,15 +2,15 @@
 
 use super::exchange::{Buffers, Exchange};
 use super::{RpingArgs, expect, unexpected};
+use crate::args::Host;
 use crate::failure::{Failure, Result};
 use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub(super) fn run(args: &RpingArgs, cm: &ConnectionManager) -> Result<()> {
     let channel = EventChannel::new()?;
     let listener = cm.create_id(&channel, PortSpace::Tcp);
-    let address = args.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    listener.bind_addr(SocketAddr::new(address, args.port))?;
+    let address = args.address.unwrap_or(Host::ANY_V4);
+    listener.bind_addr(address.at(args.port))?;
     listener.listen(0)?;
     eprintln!("waiting at {} port {}", address, args.port);
     std::thread::scope(|scope| {
