@@ -2,6 +2,7 @@
 
 mod support;
 
+use ferroce_cm::proto::DisconnectCause;
 use ferroce_cm::{ConnParam, Error, EventKind, Phase, RejectReason, SetupIn};
 use ferroce_soft::LinkMode;
 use ferroce_verbs::QpState;
@@ -241,4 +242,21 @@ fn what_is_attached_to_an_id_goes_when_it_is_destroyed() {
     drop(own);
     assert!(weak.upgrade().is_none());
     side.is_clean();
+}
+
+/// A program ends with connections open: what its peers are told has left before the last handle is gone, and nobody waited.
+#[test]
+fn the_end_of_a_program_ends_its_connections() {
+    for link in [LinkMode::Auto, LinkMode::Udp] {
+        let host = Host::new(link);
+        let (a, b) = (host.open(), host.open());
+        let pairs: Vec<_> = (0..50).map(|_| connected(&a, &b)).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        // Without a word by itself: neither `disconnect` nor `destroy`.
+        drop((a, ours));
+        for _ in 0..theirs.len() {
+            let event = b.event();
+            assert!(matches!(event.kind(), EventKind::Disconnected(DisconnectCause::Requested)), "{event:?}");
+        }
+    }
 }

@@ -18,6 +18,12 @@ impl From<ferroce_verbs::Error> for Failure {
     }
 }
 
+impl From<ferroce_cm::Error> for Failure {
+    fn from(error: ferroce_cm::Error) -> Self {
+        Self(format!("a call of the connection manager failed: {error}"))
+    }
+}
+
 /// The result of a step of a simulation.
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 

@@ -14,6 +14,7 @@
 
 mod adversary;
 mod arena;
+mod connections;
 mod failure;
 pub mod fuzz;
 pub mod log;

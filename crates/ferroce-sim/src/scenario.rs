@@ -1,5 +1,5 @@
 use crate::failure::Failure;
-use crate::{reliable, trace::TraceHash, unreliable};
+use crate::{connections, reliable, trace::TraceHash, unreliable};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,11 +22,25 @@ pub enum Scenario {
     Uc,
     /// Datagrams: what arrives is whole.
     Ud,
+    /// Connection storms between a few hosts: each attempt is decided once and in time, and nothing is left.
+    Connections,
+    /// The same between a thousand hosts.
+    Hosts,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 7] = [Self::Rc, Self::RcStorm, Self::Partition, Self::Restart, Self::Rnr, Self::Uc, Self::Ud];
+    pub const ALL: [Self; 9] = [
+        Self::Rc,
+        Self::RcStorm,
+        Self::Partition,
+        Self::Restart,
+        Self::Rnr,
+        Self::Uc,
+        Self::Ud,
+        Self::Connections,
+        Self::Hosts,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -39,6 +53,17 @@ impl Scenario {
             Self::Rnr => "rnr",
             Self::Uc => "uc",
             Self::Ud => "ud",
+            Self::Connections => "connections",
+            Self::Hosts => "hosts",
+        }
+    }
+
+    /// How much longer than that of another scenario one run takes, about: where seeds are counted, there are so many times fewer.
+    #[must_use]
+    pub const fn weight(self) -> u64 {
+        match self {
+            Self::Hosts => 250,
+            _ => 1,
         }
     }
 
@@ -50,6 +75,7 @@ impl Scenario {
     pub fn run(self, seed: u64, options: &Options) -> Result<Outcome, Failure> {
         match self {
             Self::Uc | Self::Ud => unreliable::run(self, seed, options),
+            Self::Connections | Self::Hosts => connections::run(self, seed, options),
             _ => reliable::run(self, seed, options),
         }
     }
@@ -82,9 +108,10 @@ pub struct Options {
 /// What happened in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Work requests that completed with success.
+    /// Work requests that completed with success, or connections that were established.
     pub completed: u64,
-    /// Work requests that failed or were flushed, as the scenario expects.
+    /// Work requests that failed or were flushed, as the scenario expects, or attempts to connect that were refused, cancelled, or
+    /// not answered in time.
     pub failed: u64,
     /// Bytes of messages that arrived.
     pub bytes: u64,

@@ -64,6 +64,11 @@ impl TraceHash {
         }
     }
 
+    /// Something that a run says about itself.
+    pub(crate) fn note(&mut self, what: &str) {
+        self.bytes(what.as_bytes());
+    }
+
     /// A completion that the program polled.
     pub fn completion(&mut self, wc: &WorkCompletion) {
         let WorkCompletion { wr_id, status, opcode, byte_len, imm, qp_num, src_qp, flags, .. } = *wc;

@@ -1,7 +1,7 @@
 use crate::log;
 use crate::scenario::Options;
 use crate::trace::TraceHash;
-use ferroce_soft::memory::MemoryNetwork;
+use ferroce_soft::memory::{MemoryNetwork, TraceEvent};
 use ferroce_verbs::WorkCompletion;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,10 +13,20 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(network: &MemoryNetwork, options: &Options) -> Self {
+        Self::with(network, options, |_| {})
+    }
+
+    /// As [`Self::new`], for a run that looks at what happens as well.
+    pub(crate) fn with(
+        network: &MemoryNetwork,
+        options: &Options,
+        mut look: impl FnMut(&TraceEvent<'_>) + Send + 'static,
+    ) -> Self {
         let hash = Arc::new(Mutex::new(TraceHash::default()));
         let (sink, log) = (hash.clone(), options.log);
         network.observe(move |event| {
             sink.lock().unwrap_or_else(PoisonError::into_inner).event(event);
+            look(event);
             if log {
                 eprintln!("{}", log::line(event));
             }
@@ -33,6 +43,7 @@ impl Watch {
 
     /// Notes something else that happened.
     pub(crate) fn note(&self, what: &str) {
+        self.hash.lock().unwrap_or_else(PoisonError::into_inner).note(what);
         if self.log {
             eprintln!("{:>20} {what}", "note");
         }

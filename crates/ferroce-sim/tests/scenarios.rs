@@ -4,6 +4,7 @@ use ferroce_sim::{Failed, Options, Scenario, Sweep};
 
 fn check(scenario: Scenario, debug: u64, release: u64) {
     let seeds = Sweep::seeds_to_test(if cfg!(debug_assertions) { debug } else { release });
+    let seeds = (seeds / scenario.weight()).max(1);
     let (mut completed, mut bytes) = (0, 0);
     // What is broken mostly fails for many seeds, and may take long for each: a few are enough.
     for from in (0..seeds).step_by(8) {
@@ -16,8 +17,13 @@ fn check(scenario: Scenario, debug: u64, release: u64) {
         bytes += result.total.bytes;
     }
     // That something happened at all.
+    let (requests, sum) = match scenario {
+        Scenario::Connections => (4, 40),
+        Scenario::Hosts => (500, 5000),
+        _ => (4, 1000),
+    };
     assert!(
-        completed > 4 * seeds && bytes > 1000 * seeds,
+        completed > requests * seeds && bytes > sum * seeds,
         "{seeds} seeds did only {completed} requests, {bytes} bytes"
     );
 }
@@ -57,4 +63,16 @@ fn uc() {
 #[test]
 fn ud() {
     check(Scenario::Ud, 300, 3000);
+}
+
+/// Connection storms between a few hosts: see [`Scenario::Connections`].
+#[test]
+fn connections() {
+    check(Scenario::Connections, 400, 3000);
+}
+
+/// The same between a thousand hosts.
+#[test]
+fn hosts() {
+    check(Scenario::Hosts, 250, 1000);
 }

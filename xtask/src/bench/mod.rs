@@ -5,11 +5,13 @@
 //! | `table` | what is measured, against whom, and how good must it be? |
 //! | `measure` | in which order, and what is the sum of it? |
 //! | `ours`, `ucx`, `libfabric` | how is a program run, and what does it say? |
+//! | `bed` | how is something measured inside the kernel test bed? |
 //! | `process` | how is a child started, and surely ended? |
 //! | `isolation` | which network do the programs see? |
 //! | `machine` | on what, and with which versions? |
 //! | `output` | what came out? |
 
+mod bed;
 mod isolation;
 mod libfabric;
 mod machine;
@@ -29,6 +31,7 @@ use crate::cli::BenchArgs;
 use crate::error::Error;
 use crate::exec::Log;
 use crate::packages;
+use crate::vm;
 use crate::workspace::Workspace;
 use machine::Machine;
 use measure::Row;
@@ -57,6 +60,9 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<bool, E
         // Both may need the network, which is out of reach later.
         packages::require(PACKAGES, log)?;
         ours::Programs::build(workspace, log)?;
+        if groups.iter().any(|group| group.name == table::BED) {
+            vm::prepare(log)?;
+        }
         isolation::enter(log)?;
     }
     let machine = Machine::look(args.isolated)?;

@@ -16,6 +16,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// The built programs.
 pub(super) struct Programs {
+    /// Where this repository is.
+    pub(super) root: PathBuf,
     ferroce: PathBuf,
     /// The least that sockets ask for.
     limit: PathBuf,
@@ -40,7 +42,12 @@ impl Programs {
     pub(super) fn find(workspace: &Workspace) -> Self {
         let release = workspace.target_dir().join("release");
         let example = |name: &str| release.join("examples").join(name);
-        Self { ferroce: release.join("ferroce"), limit: example("udp_link"), many_qps: example("many_qps") }
+        Self {
+            root: workspace.root().to_path_buf(),
+            ferroce: release.join("ferroce"),
+            limit: example("udp_link"),
+            many_qps: example("many_qps"),
+        }
     }
 
     /// `ferroce perf` with both ends on this machine, for `time`. The result is what `value` finds in its document.

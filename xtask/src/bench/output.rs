@@ -171,6 +171,8 @@ impl Document<'_> {
              - libfabric: `fi_pingpong -p 'udp;ofi_rxd' -e rdm` of the Debian package libfabric-bin.\n\
              - raw UDP sockets: `cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate`, which \
              only sends and receives as many bytes as RoCE packets have: between two processes for latency, otherwise two threads, checking nothing.\n\
+             - test bed: `cargo xtask vm --script vm/cmtime.sh`, `ferroce cmtime` and librdmacm's `cmtime` of the Debian package rdmacm-utils, \
+             one boot for each figure.\n\
              - many queue pairs: `cargo run --release -p ferroce-soft --example many_qps`. Its head says how memory is counted."
         );
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ours::{self, Programs};
-use super::{libfabric, ucx};
+use super::{bed, libfabric, ucx};
 use crate::error::Error;
 
 /// What the run of a contender may use.
@@ -260,7 +260,28 @@ pub(super) const GROUPS: &[Group] = &[
             run: |setting| post_cost(setting, FEW, on_all),
         }],
     },
+    Group {
+        name: BED,
+        what: "all steps of one of 1000 connections within one host, in the emulated machine of the test bed",
+        unit: "µs",
+        ours: |setting| bed::us_per_connection(&setting.programs.root, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: "librdmacm over the kernel's ib_cm and Soft-RoCE",
+                bar: Some(Bar::AtMost(0.2)),
+                run: |setting| bed::us_per_connection(&setting.programs.root, "librdmacm"),
+            },
+            Against::Peer {
+                name: "ferroce over UDP",
+                bar: None,
+                run: |setting| bed::us_per_connection(&setting.programs.root, "ferroce-udp"),
+            },
+        ],
+    },
 ];
+
+/// The one group that needs the test bed.
+pub(super) const BED: &str = "connect-bed";
 
 #[cfg(test)]
 mod tests {

@@ -79,6 +79,22 @@ fn own_scripts(workspace: &Workspace, scripts: &[&str], timeout: u64) -> Result<
     Script::parse_all(&scripts, workspace.root(), timeout)
 }
 
+/// Has everything at hand that may have to be fetched over the network.
+pub(crate) fn prepare(log: Log) -> Result<(), Error> {
+    prepare_parts(log).map(drop)
+}
+
+fn prepare_parts(log: Log) -> Result<(kernel::Kernel, PathBuf), Error> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Error::Architecture(std::env::consts::ARCH));
+    }
+    packages::require(VM_PACKAGES, log)?;
+    let cache = cache_dir()?;
+    let kernel = kernel::locate(&cache, log)?;
+    let base = base::locate(&cache, &kernel, log)?;
+    Ok((kernel, base))
+}
+
 /// Where kernels and initial RAM disks are kept between runs.
 fn cache_dir() -> Result<PathBuf, Error> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -100,14 +116,7 @@ fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
     }
     let tool = workspace.target_dir().join("release/ferroce");
 
-    if !cfg!(target_arch = "x86_64") {
-        return Err(Error::Architecture(std::env::consts::ARCH));
-    }
-    packages::require(VM_PACKAGES, log)?;
-    let cache = cache_dir()?;
-    let kernel = kernel::locate(&cache, log)?;
-    let base = base::locate(&cache, &kernel, log)?;
-
+    let (kernel, base) = prepare_parts(log)?;
     let (dir, guard) = run_dir(workspace, job.keep)?;
     let nonce = protocol::Nonce::fresh();
     let image = dir.join("initrd");

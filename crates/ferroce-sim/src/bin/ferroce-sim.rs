@@ -29,7 +29,7 @@ struct Args {
     /// Run this seed only
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// How many seeds of each scenario to run
+    /// How many seeds of each scenario to run, of long ones so many times fewer
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
     /// The first seed
@@ -65,9 +65,10 @@ struct Report {
 fn main() -> ExitCode {
     let args = Args::parse();
     let scenarios = args.scenario.map_or_else(|| Scenario::ALL.to_vec(), |scenario| vec![scenario]);
-    let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let mut ok = true;
     for scenario in scenarios {
+        let seeds = (args.seeds / scenario.weight()).max(1);
+        let (from, count) = args.seed.map_or((args.from, seeds), |seed| (seed, 1));
         let report = run(&args, scenario, from, count);
         ok &= report.failed_seeds.is_empty();
         if args.json {
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
             }
         } else {
             println!(
-                "{:10} {:>8} seeds, {} failed; {} requests completed, {} failed as they should; {} packets in {:.1} s",
+                "{:11} {:>8} seeds, {} failed; {} requests completed, {} failed as they should; {} packets in {:.1} s",
                 report.scenario,
                 report.seeds,
                 report.failed_seeds.len(),
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
 fn run(args: &Args, scenario: Scenario, from: u64, count: u64) -> Report {
     let start = Instant::now();
     let bar = ProgressBar::new(count);
-    if let Ok(style) = ProgressStyle::with_template("{prefix:10} {bar:30} {human_pos}/{human_len} seeds, {eta} left") {
+    if let Ok(style) = ProgressStyle::with_template("{prefix:11} {bar:30} {human_pos}/{human_len} seeds, {eta} left") {
         bar.set_style(style);
     }
     bar.set_prefix(scenario.name());

@@ -4,12 +4,15 @@
 //! `/fuzz/corpus` and with random bytes.
 
 mod command;
+mod connections;
 mod end;
 mod engine;
 mod inject;
 mod input;
+mod mads;
 mod wire;
 
+pub use connections::connections;
 pub use engine::engine;
 pub use wire::{cm, grh, packet};
 
@@ -19,4 +22,5 @@ use crate::failure::Failure;
 pub type Target = fn(&[u8]) -> Result<(), Failure>;
 
 /// All targets, by the name that they have in `/fuzz`.
-pub const TARGETS: [(&str, Target); 4] = [("packet", packet), ("grh", grh), ("cm", cm), ("engine", engine)];
+pub const TARGETS: [(&str, Target); 5] =
+    [("packet", packet), ("grh", grh), ("cm", cm), ("engine", engine), ("connections", connections)];

@@ -99,6 +99,12 @@ impl MemoryNetwork {
         self.0.run_next(Nanos::MAX)
     }
 
+    /// As [`MemoryNetwork::step`], if the next event happens by `until`.
+    pub fn step_by(&self, until: Duration) -> bool {
+        let _running = self.0.running.lock();
+        self.0.run_next(until.as_nanos().try_into().unwrap_or(Nanos::MAX))
+    }
+
     /// Runs all that happens within the next `by`, which then has passed.
     pub fn advance(&self, by: Duration) {
         let _running = self.0.running.lock();
@@ -159,6 +165,12 @@ impl MemoryNetwork {
     /// Connects the host at `ip` to the others again.
     pub fn restore(&self, ip: IpAddr) {
         self.0.inner.lock().isolated.remove(&ip);
+    }
+
+    /// The host at `ip`, on which no context is open, has lost power: those that are opened from now on get the numbers that its first
+    /// ones had. Packets in flight stay so.
+    pub fn reboot(&self, ip: IpAddr) {
+        self.0.inner.lock().slots.restart(ip);
     }
 
     /// Delivers a packet that nobody on the network sent: `packet` is BTH up to and including the pad, or any bytes. The

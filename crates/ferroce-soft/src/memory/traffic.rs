@@ -186,6 +186,11 @@ impl Slots {
         self.taken.insert((ip, slot));
         Some(slot)
     }
+
+    /// What was given out at a host is forgotten: the next one is the first again.
+    pub(super) fn restart(&mut self, ip: IpAddr) {
+        self.next.remove(&ip);
+    }
 }
 
 /// The UDP source port: as with the kernel's Soft-RoCE, packets to one queue pair have one.
