@@ -28,15 +28,15 @@ pub(super) struct Group {
     pub(super) addr: IpAddr,
     /// The queue pair that receives what is sent to it.
     pub(super) qp: Option<Qp>,
-    /// A thread is about to join it.
-    joining: bool,
+    /// A thread is about to join or to leave it: nobody else does meanwhile, or the one's attaching would be undone by the other.
+    busy: bool,
 }
 
 impl Group {
     /// The part of a membership that goes with the queue pair.
     pub(super) fn take_qp(&mut self) -> Option<Self> {
         let qp = self.qp.take()?;
-        Some(Self { addr: self.addr, qp: Some(qp), joining: false })
+        Some(Self { addr: self.addr, qp: Some(qp), busy: false })
     }
 
     /// The queue pair gets nothing from the group any more.
@@ -57,7 +57,8 @@ impl Id {
     /// # Errors
     ///
     /// [`Error::Phase`] unless the id is of the port space UDP and has a local address, which [`Id::bind_addr`] and
-    /// [`Id::resolve_addr`] give it; [`Error::Address`] if `group` is no group of that address's family, or joined already.
+    /// [`Id::resolve_addr`] give it; [`Error::Address`] if `group` is no group of that address's family, or the id is a member already,
+    /// or not quite one any more because another thread is about to leave.
     pub fn join_multicast(&self, group: IpAddr, membership: Membership) -> Result<()> {
         let core = self.core();
         let tos = core.options.lock().tos;
@@ -76,12 +77,12 @@ impl Id {
             if state.groups.iter().any(|member| member.addr == group) {
                 return refuse("the id is a member already");
             }
-            state.groups.push(Group { addr: group, qp: None, joining: true });
+            state.groups.push(Group { addr: group, qp: None, busy: true });
             (gid, state.qp.clone().filter(|_| membership == Membership::Full))
         };
         // Without the lock: the device asks the kernel.
         let attached = qp.as_ref().map_or(Ok(()), |qp| qp.attach_mcast(Gid::from(group)));
-        let joined = Group { addr: group, qp: qp.filter(|_| attached.is_ok()), joining: false };
+        let joined = Group { addr: group, qp: qp.filter(|_| attached.is_ok()), busy: false };
         {
             let mut state = core.state.lock();
             let Some(at) = state.groups.iter().position(|member| member.addr == group) else {
@@ -110,18 +111,21 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the id is no member, [`Error::Phase`] if another thread is about to join.
+    /// [`Error::Address`] if the id is no member, [`Error::Phase`] if another thread is about to join or to leave.
     pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
         let mut state = self.state()?;
         let Some(at) = state.groups.iter().position(|member| member.addr == group) else {
             return Err(Error::Address { addr: SocketAddr::new(group, 0), why: "the id is not a member".into() });
         };
-        if state.groups[at].joining {
+        if state.groups[at].busy {
             return Err(Error::Phase { call: "leave_multicast", phase: state.phase });
         }
-        let member = state.groups.remove(at);
+        let member = std::mem::replace(&mut state.groups[at], Group { addr: group, qp: None, busy: true });
         drop(state);
+        // Without the lock: the device asks the kernel.
         member.detach();
+        // Destroyed meanwhile, it has no groups.
+        self.core().state.lock().groups.retain(|member| member.addr != group);
         Ok(())
     }
 }
@@ -131,7 +135,7 @@ impl IdCore {
     pub(super) fn on_multicast(self: &Arc<Self>, id: Id, group: IpAddr, outcome: Result<UdParam>) -> Option<Event> {
         match outcome {
             Ok(ud) => {
-                let is_member = self.state.lock().groups.iter().any(|member| member.addr == group);
+                let is_member = self.state.lock().groups.iter().any(|member| member.addr == group && !member.busy);
                 is_member.then(|| Event { ud: Some(ud), ..Event::new(id, EventKind::MulticastJoin { group }, &[]) })
             }
             Err(error) => Some(Event::new(id, EventKind::MulticastError { group, error }, &[])),

@@ -5,10 +5,13 @@
 
 mod closing;
 mod connecting;
+mod datagrams;
 mod device;
 mod listening;
 mod moving;
+mod polling;
 mod search;
+mod short;
 mod waiting;
 
 use crate::id::IdCore;
@@ -52,6 +55,7 @@ enum What {
     Ended,
     TimewaitExit,
     User,
+    Joined,
 }
 
 impl From<&EventKind> for What {
@@ -68,6 +72,7 @@ impl From<&EventKind> for What {
             | EventKind::Disconnected(_) => Self::Ended,
             EventKind::TimewaitExit => Self::TimewaitExit,
             EventKind::User(_) => Self::User,
+            EventKind::MulticastJoin { .. } => Self::Joined,
             kind => panic!("{kind:?}"),
         }
     }
@@ -244,7 +249,8 @@ impl World {
         let cm = self.cm.clone();
         self.host.settle(|| {
             let usage = cm.usage();
-            usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait == 0
+            let connections = usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait;
+            connections + usage.sidr_sent + usage.sidr_received == 0
         });
         self.drain(&self.channel);
         assert_eq!(cm.id_count(), 0, "ids are left");

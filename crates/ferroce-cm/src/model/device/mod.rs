@@ -1,21 +1,23 @@
 //! A device of which connection management needs nothing but queue pairs that change states, and queue pair 1, behind which there is
 //! a peer.
 
-use crate::proto::{AcceptParams, Address, Config, ConnId, ConnectParams, Endpoint, Event, Nanos};
-use ferroce_verbs::provider::{AhOps, CompChannelOps, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps};
-use ferroce_verbs::{
-    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, Error, Gid, GidEntry, MAD_LEN, MadHandler,
-    MadOrigin, Mtu, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr,
-    ServiceBinding, SrqInitAttr, WorkCompletion, check_transition,
+mod verbs;
+
+pub(super) use verbs::cq;
+
+use crate::proto::{
+    AcceptParams, Address, Bind, Config, ConnId, ConnectParams, Endpoint, Event, ListenParams, Nanos, ResolveParams,
+    Service, SidrAnswer,
 };
+use ferroce_verbs::provider::Device;
+use ferroce_verbs::{Context, MAD_LEN, MadHandler, MadOrigin, Mtu, ServiceBinding};
 use ferroce_wire::IpPair;
-use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, PortSpace, RejectReason, ServiceId, TransportService};
+use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, PortSpace, RejectReason, ServiceId, SidrStatus, TransportService};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use shuttle::sync::atomic::AtomicUsize;
 use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -45,6 +47,10 @@ struct State {
     peer: Endpoint,
     answer: Answer,
     conns: Vec<PeerConn>,
+    /// To its questions for queue pairs, as far as they have come; `None` if nobody answered.
+    answers: Vec<Option<SidrStatus>>,
+    /// Queue pairs, by number, in multicast groups.
+    groups: HashSet<(u32, ferroce_verbs::Gid)>,
     /// From the peer.
     inbox: VecDeque<[u8; MAD_LEN]>,
     now: Nanos,
@@ -70,7 +76,7 @@ struct PeerConn {
 }
 
 /// What the peer says to a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Grant,
     Refuse,
@@ -81,18 +87,16 @@ pub(super) enum Answer {
 impl Host {
     pub(super) fn new(answer: Answer) -> Self {
         let mut peer = Endpoint::new(Config::new(2, 2), StdRng::seed_from_u64(2));
-        peer.listen(&crate::proto::ListenParams {
-            bind: crate::proto::Bind::Any,
-            service_id: ServiceId::from_port(PortSpace::Tcp, THERE.port()),
-            service: crate::proto::Service::Connection,
-            backlog: 0,
-            cookie: 0,
-        })
-        .unwrap();
+        for (port_space, service) in [(PortSpace::Tcp, Service::Connection), (PortSpace::Udp, Service::Datagram)] {
+            let service_id = ServiceId::from_port(port_space, THERE.port());
+            peer.listen(&ListenParams { bind: Bind::Any, service_id, service, backlog: 0, cookie: 0 }).unwrap();
+        }
         let state = State {
             peer,
             answer,
             conns: Vec::new(),
+            answers: Vec::new(),
+            groups: HashSet::new(),
             inbox: VecDeque::new(),
             now: 1_000_000_000,
             wake_at: Nanos::MAX,
@@ -147,6 +151,35 @@ impl Host {
         state.conns.push(PeerConn { conn, established: false, ends: 0 });
         state.settle();
         conn
+    }
+
+    /// The peer asks for a queue pair.
+    pub(super) fn question(&self) {
+        let mut state = self.state();
+        let header = IpCmHeader { ip: IpPair::V4 { src: REMOTE, dst: LOCAL }, src_port: 1 };
+        let now = state.now;
+        let params = ResolveParams {
+            address: Address { local: REMOTE.into(), remote: LOCAL.into(), scope_id: 0 },
+            service_id: ServiceId::from_port(PortSpace::Udp, HERE.port()),
+            pkey: 0xffff,
+            traffic_class: 0,
+            flow_label: 0,
+            private_data: &header.emit(),
+            deadline: now + 5_000_000_000,
+            cookie: 0,
+        };
+        state.peer.resolve_service(now, &params).unwrap();
+        state.settle();
+    }
+
+    /// What became of the peer's questions that are over.
+    pub(super) fn answers(&self) -> Vec<Option<SidrStatus>> {
+        self.state().answers.clone()
+    }
+
+    /// Queue pairs in groups.
+    pub(super) fn members(&self) -> usize {
+        self.state().groups.len()
     }
 
     /// The peer ends all its connections, or gives up asking for them.
@@ -311,6 +344,21 @@ impl State {
                 }
                 Event::Rejected(rejected) => self.end(rejected.conn),
                 Event::Unreachable(unreachable) => self.end(unreachable.conn),
+                Event::SidrRequest(request) => {
+                    let granted = self.answer != Answer::Refuse;
+                    let status = if granted { SidrStatus::Success } else { SidrStatus::Reject };
+                    let info = AdditionalInfo::EMPTY;
+                    let answer = SidrAnswer { status, qpn: 0x2000, qkey: 1, ece: None, info, private_data: &[] };
+                    self.peer.answer_sidr(now, request.sidr, &answer).unwrap();
+                }
+                Event::SidrResponse(response) => {
+                    self.answers.push(Some(response.status));
+                    self.peer.destroy_sidr(response.sidr).unwrap();
+                }
+                Event::SidrUnreachable { sidr, .. } => {
+                    self.answers.push(None);
+                    self.peer.destroy_sidr(sidr).unwrap();
+                }
                 _ => {}
             }
         }
@@ -327,204 +375,5 @@ impl State {
 
     fn conn(&mut self, conn: ConnId) -> &mut PeerConn {
         self.conns.iter_mut().find(|known| known.conn == conn).unwrap()
-    }
-}
-
-impl Device for Host {
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo { name: "model".into(), provider: "model", node_guid: 1 }
-    }
-
-    fn open(&self) -> Result<Context> {
-        Ok(Context::from_ops(Arc::new(Opened(self.clone()))))
-    }
-}
-
-struct Opened(Host);
-
-struct Domain(Arc<Opened>);
-
-struct QueuePair {
-    host: Host,
-    number: u32,
-    state: Mutex<QpState>,
-    /// It is in the middle of a transition.
-    busy: Mutex<bool>,
-}
-
-const UNUSED: &str = "connection management does not use it";
-
-impl ContextOps for Opened {
-    fn info(&self) -> DeviceInfo {
-        Device::info(&self.0)
-    }
-    fn query_device(&self) -> Result<DeviceAttr> {
-        unreachable!("{UNUSED}")
-    }
-    fn query_port(&self, _: u8) -> Result<PortAttr> {
-        unreachable!("{UNUSED}")
-    }
-    fn gid_table(&self, _: u8) -> Result<Vec<GidEntry>> {
-        let gid = Gid::from(LOCAL);
-        Ok(vec![GidEntry { index: 0, gid, netdev: String::new(), ifindex: 1, mtu: Mtu::Mtu1024, loopback: false }])
-    }
-    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
-        Ok(Arc::new(Domain(self)))
-    }
-    fn create_comp_channel(self: Arc<Self>) -> Result<Arc<dyn CompChannelOps>> {
-        unreachable!("{UNUSED}")
-    }
-    fn create_cq(self: Arc<Self>, _: u32, _: Option<Arc<dyn CompChannelOps>>) -> Result<Arc<dyn CqOps>> {
-        Ok(Arc::new(NoCompletions))
-    }
-    fn async_fd(&self) -> BorrowedFd<'_> {
-        unreachable!("{UNUSED}")
-    }
-    fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
-        unreachable!("{UNUSED}")
-    }
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-    fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
-        Some(Arc::new(self.0.clone()))
-    }
-}
-
-impl GsiOps for Host {
-    fn set_handler(&self, handler: Weak<dyn MadHandler>) -> Result<()> {
-        self.state().handler = Some(handler);
-        Ok(())
-    }
-    fn send(&self, _: &dyn AhOps, mad: &[u8; MAD_LEN]) -> Result<()> {
-        self.pass();
-        let mut state = self.state();
-        let from = Address { local: REMOTE.into(), remote: LOCAL.into(), scope_id: 0 };
-        let now = state.now;
-        state.peer.handle_mad(now, &from, mad);
-        state.settle();
-        Ok(())
-    }
-    fn bind_service(&self, binding: ServiceBinding) -> Result<()> {
-        self.pass();
-        assert!(self.state().services.insert(binding));
-        Ok(())
-    }
-    fn release_service(&self, binding: ServiceBinding) {
-        self.pass();
-        assert!(self.state().services.remove(&binding), "released twice");
-    }
-    fn comm_id_prefix(&self) -> u8 {
-        1
-    }
-    fn now(&self) -> u64 {
-        self.note();
-        self.state().now
-    }
-    fn wake_at(&self, deadline: u64) {
-        let mut state = self.state();
-        state.wake_at = state.wake_at.min(deadline);
-    }
-}
-
-impl PdOps for Domain {
-    fn reg_mr(self: Arc<Self>, _: Region, _: Access) -> Result<Arc<dyn MrOps>> {
-        unreachable!("{UNUSED}")
-    }
-    fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
-        Ok(Arc::new(Handle(*attr)))
-    }
-    fn create_srq(self: Arc<Self>, _: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
-        unreachable!("{UNUSED}")
-    }
-    fn create_qp(self: Arc<Self>, _: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
-        let host = self.0.0.clone();
-        let number = {
-            let mut state = host.state();
-            state.qps += 1;
-            state.next_qpn += 1;
-            state.next_qpn
-        };
-        Ok(Arc::new(QueuePair { host, number, state: Mutex::new(QpState::Reset), busy: Mutex::new(false) }))
-    }
-    fn context(&self) -> Arc<dyn ContextOps> {
-        self.0.clone()
-    }
-}
-
-struct Handle(AhAttr);
-
-impl AhOps for Handle {
-    fn attr(&self) -> &AhAttr {
-        &self.0
-    }
-}
-
-struct NoCompletions;
-
-impl CqOps for NoCompletions {
-    fn poll(&self, _: &mut [WorkCompletion]) -> Result<usize> {
-        Ok(0)
-    }
-    fn req_notify(&self, _: bool) -> Result<()> {
-        Ok(())
-    }
-    fn cqe(&self) -> u32 {
-        1
-    }
-}
-
-pub(super) fn cq() -> Cq {
-    Cq::from_ops(Arc::new(NoCompletions))
-}
-
-impl QpOps for QueuePair {
-    fn qp_num(&self) -> u32 {
-        self.number
-    }
-    fn qp_type(&self) -> QpType {
-        QpType::Rc
-    }
-    fn cap(&self) -> QpCap {
-        QpCap::default()
-    }
-    fn state(&self) -> QpState {
-        *self.state.lock().unwrap()
-    }
-    fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let before = std::mem::replace(&mut *self.busy.lock().unwrap(), true);
-        assert!(!before, "two transitions at once");
-        self.host.state().transitions += 1;
-        // On a NIC it takes long.
-        self.host.pass();
-        let next = check_transition(QpType::Rc, self.state(), attr);
-        if let Ok(next) = next {
-            *self.state.lock().unwrap() = next;
-        }
-        self.host.pass();
-        self.host.state().transitions -= 1;
-        *self.busy.lock().unwrap() = false;
-        next.map(drop)
-    }
-    fn query(&self) -> Result<QpAttr> {
-        unreachable!("{UNUSED}")
-    }
-    fn post_send(&self, _: &[SendWr<'_>]) -> Result<(), PostError> {
-        unreachable!("{UNUSED}")
-    }
-    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        unreachable!("{UNUSED}")
-    }
-    fn attach_mcast(&self, _: Gid) -> Result<()> {
-        Err(Error::Unsupported { what: UNUSED, by: "model" })
-    }
-    fn detach_mcast(&self, _: Gid) -> Result<()> {
-        Err(Error::Unsupported { what: UNUSED, by: "model" })
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        self.host.state().qps -= 1;
     }
 }
