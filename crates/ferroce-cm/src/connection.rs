@@ -18,7 +18,12 @@ pub struct Endpoint {
 
 /// An established connection: a queue pair in RTS, and its end.
 ///
-/// Dropping it closes it: the peer is told, outstanding work is flushed. Nothing waits.
+/// Dropping it closes it: the peer is told, outstanding work is flushed. Nothing waits: what the peer is told has left when this
+/// returns, and is repeated as long as the device is open.
+///
+/// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed when
+/// something is sent: the work request fails with [`ferroce_verbs::WcStatus::RetryExcErr`]. Where one side only waits, it sends something
+/// now and then, an RDMA write of no bytes, say.
 #[derive(Debug)]
 pub struct Connection {
     id: Id,

@@ -10,7 +10,7 @@ impl Id {
     /// Destroys the id (`rdma_destroy_id`): at any time, from any thread, as often as one likes. Returns at once.
     ///
     /// What is under way ends: a request that was sent is taken back, one that came is rejected, the peer of a connection is told
-    /// that it is over, a listener rejects what it has not delivered. Unread events are dropped, and no reader begins to
+    /// that it is over, a listener rejects what it has not delivered, multicast groups are left. Unread events are dropped, and no reader begins to
     /// deliver another one. The id lets go of its queue pair, which lives as long as others hold it.
     pub fn destroy(&self) {
         self.core().destroy();

@@ -89,7 +89,9 @@ impl World {
         if !self.random.chance(self.plan.stay) {
             let patience = self.patience();
             let act = if self.random.chance(0.5) { Act::Disconnect(number) } else { Act::Destroy(number) };
-            self.after(patience + S, act);
+            // Perhaps while what established it is still on its way a second time.
+            let at_least = if self.random.chance(0.5) { S } else { Duration::ZERO };
+            self.after(patience + at_least, act);
         }
         Ok(())
     }

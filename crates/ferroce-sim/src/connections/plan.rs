@@ -4,7 +4,7 @@ use crate::scenario::Scenario;
 use ferroce_soft::memory::{MemoryConfig, MemoryFaults, Random};
 use std::time::Duration;
 
-/// Longer than any packet is on its way, and shorter than timewait.
+/// Twice this is longer than any packet is on its way, and shorter than timewait.
 const MAX_DELAY: Duration = Duration::from_millis(400);
 
 /// What one run is like.
@@ -46,6 +46,7 @@ impl Plan {
         let servers = if random.chance(0.3) { 1 + random.below(3) as usize } else { all };
         let attempts = if many { 2000 } else { random.within(2, 40) as u32 };
         let max_delay = *random.pick(&[Duration::from_micros(50), Duration::from_millis(5), MAX_DELAY / 4]);
+        let reorder_by = if random.chance(0.3) { MAX_DELAY } else { 2 * max_delay };
         let bad = random.chance(0.7);
         let mut upto = |most: f64| if bad { most * random.below(1000) as f64 / 1000.0 } else { 0.0 };
         let faults = MemoryFaults {
@@ -53,7 +54,7 @@ impl Plan {
             duplicate: upto(0.2),
             reorder: upto(0.2),
             corrupt: upto(0.05),
-            reorder_by: 2 * max_delay,
+            reorder_by,
             min_delay: Duration::from_micros(10),
             max_delay,
         };
