@@ -158,7 +158,11 @@ not_connected() { ! connected; }
 
 # number_of ID FIELD: the number of the connected queue pair of the kernel's program that `start` has started as ID: lqpn its own, rqpn its peer's.
 number_of() {
-  child=$(pgrep -P "$(cat "$dir/$1.pid")") && rdma resource show qp | sed -n "s/.* $2 \([0-9]*\) .*type RC state RTS.* pid $child .*/\1/p"
+  parent=$(cat "$dir/$1.pid")
+  for child in $(pidof rping); do
+    read -r _ _ _ of _ <"/proc/$child/stat" && [ "$of" = "$parent" ] || continue
+    rdma resource show qp | sed -n "s/.* $2 \([0-9]*\) .*type RC state RTS.* pid $child .*/\1/p"
+  done
 }
 has_number() { [ -n "$(number_of "$1" lqpn)" ]; }
 
