@@ -2,7 +2,9 @@
 //! a peer.
 
 use crate::proto::{AcceptParams, Address, Config, ConnId, ConnectParams, Endpoint, Event, Nanos};
-use ferroce_verbs::provider::{AhOps, CompChannelOps, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::provider::{
+    AhOps, CompChannelOps, ContextBase, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps,
+};
 use ferroce_verbs::{
     Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, Error, Gid, GidEntry, MAD_LEN, MadHandler,
     MadOrigin, Mtu, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr,
@@ -336,11 +338,11 @@ impl Device for Host {
     }
 
     fn open(&self) -> Result<Context> {
-        Ok(Context::from_ops(Arc::new(Opened(self.clone()))))
+        Ok(Context::from_ops(Arc::new(Opened(self.clone(), ContextBase::default()))))
     }
 }
 
-struct Opened(Host);
+struct Opened(Host, ContextBase);
 
 struct Domain(Arc<Opened>);
 
@@ -357,6 +359,9 @@ const UNUSED: &str = "connection management does not use it";
 impl ContextOps for Opened {
     fn info(&self) -> DeviceInfo {
         Device::info(&self.0)
+    }
+    fn base(&self) -> &ContextBase {
+        &self.1
     }
     fn query_device(&self) -> Result<DeviceAttr> {
         unreachable!("{UNUSED}")
@@ -433,6 +438,9 @@ impl PdOps for Domain {
     }
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         Ok(Arc::new(Handle(*attr)))
+    }
+    fn create_ah_blocks(&self) -> bool {
+        false
     }
     fn create_srq(self: Arc<Self>, _: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
         unreachable!("{UNUSED}")

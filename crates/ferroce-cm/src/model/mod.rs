@@ -8,7 +8,6 @@ mod connecting;
 mod device;
 mod listening;
 mod moving;
-mod search;
 mod waiting;
 
 use crate::id::IdCore;

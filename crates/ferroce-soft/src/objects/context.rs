@@ -11,7 +11,7 @@ use crate::config::SoftConfig;
 use crate::driver::{self, OpenError, Port};
 use crate::engine::{Av, Engine, MAX_MR, MAX_QP, PeerFlow, SharedRecvQueue, Table};
 use crate::memory::MemoryPlace;
-use ferroce_verbs::provider::{CompChannelOps, ContextOps, CqOps, GsiOps, PdOps};
+use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, GsiOps, PdOps};
 use ferroce_verbs::{
     AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu, PortAttr,
     PortState, Qp, Result, Srq,
@@ -48,6 +48,7 @@ pub(crate) struct SoftContext {
     pub(super) ahs: AtomicU32,
     /// Bytes in flight to each peer that is reached over UDP.
     flows: Mutex<HashMap<IpAddr, Weak<PeerFlow>>>,
+    base: ContextBase,
 }
 
 impl SoftContext {
@@ -85,6 +86,7 @@ impl SoftContext {
             pds: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
             flows: Mutex::default(),
+            base: ContextBase::default(),
         })
     }
 
@@ -179,6 +181,10 @@ impl ContextOps for SoftContext {
 
     fn info(&self) -> DeviceInfo {
         self.info.clone()
+    }
+
+    fn base(&self) -> &ContextBase {
+        &self.base
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

@@ -67,6 +67,11 @@ impl PdOps for SoftPd {
         Ok(Arc::new(SoftAh { attr: *attr, av, pd: self.id, context: self.context.clone() }))
     }
 
+    /// The kernel finds the neighbours, packet by packet.
+    fn create_ah_blocks(&self) -> bool {
+        false
+    }
+
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
         check("max_wr", attr.max_wr, 1, MAX_WR)?;
         check("max_sge", attr.max_sge, 0, MAX_SGE)?;

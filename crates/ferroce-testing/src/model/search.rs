@@ -1,6 +1,6 @@
 //! Which orders of events are tried.
 
-use crate::sync::is_releasing;
+use super::is_releasing;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, MaxSteps, Runner};
 
@@ -12,7 +12,7 @@ const MOST_STEPS: usize = 20_000;
 
 /// Runs `model` in every order with at most so many `preemptions`: switches from a thread that could go on. Switches from one that
 /// waits or ends are free, to any other (Musuvathi and Qadeer, "Iterative context bounding", 2007).
-pub(super) fn exhaust(preemptions: usize, model: fn()) {
+pub fn exhaust(preemptions: usize, model: fn()) {
     let more = usize::from(std::env::var_os(MORE).is_some());
     let runs = run(Bounded { preemptions: preemptions + more, levels: Vec::new(), depth: 0, used: 0 }, model);
     println!("all {runs} orders with at most {} preemptions", preemptions + more);
@@ -22,7 +22,7 @@ pub(super) fn exhaust(preemptions: usize, model: fn()) {
 
 /// Runs `model` in so many random orders, of two kinds: every step by any thread, and by priorities that change three times
 /// (Burckhardt and others, "A randomized scheduler with probabilistic guarantees of finding bugs", 2010).
-pub(super) fn sample(runs: usize, model: fn()) {
+pub fn sample(runs: usize, model: fn()) {
     let runs = if std::env::var_os(MORE).is_some() { runs * 100 } else { runs };
     run(RandomScheduler::new_from_seed(1, runs / 2), model);
     run(PctScheduler::new_from_seed(2, 3, runs / 2), model);
