@@ -15,9 +15,30 @@ pub(crate) use ferroce_testing::model::shuttle::thread_local;
 #[cfg(test)]
 pub(crate) use ferroce_testing::model::{Condvar, Mutex};
 
+/// How hash tables hash: with a seed that nobody outside knows, and in a model always the same.
+#[cfg(not(test))]
+pub(crate) type Hashing = hashbrown::DefaultHashBuilder;
+#[cfg(test)]
+pub(crate) type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 /// Between two steps that share nothing but a reference count, whose changes a model does not see: others may run here.
 #[inline]
 pub(crate) fn step() {
     #[cfg(test)]
     ferroce_testing::model::shuttle::thread::yield_now();
 }
+
+/// One for the process; in a model one for each run.
+macro_rules! global {
+    ($(#[$doc:meta])* static $name:ident: $type:ty = $init:expr;) => {
+        #[cfg(not(test))]
+        $(#[$doc])*
+        static $name: $type = $init;
+        #[cfg(test)]
+        ferroce_testing::model::shuttle::lazy_static! {
+            $(#[$doc])*
+            static ref $name: $type = $init;
+        }
+    };
+}
+pub(crate) use global;

@@ -107,6 +107,14 @@ impl Entry {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.parks {
+            parked::forget(self.id);
+        }
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         self.shared.tally.live.fetch_sub(1, Relaxed);

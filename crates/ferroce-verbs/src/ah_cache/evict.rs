@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A list that every put moves an entry in would make all puts wait for each other. Instead all idle entries are looked at once in
 /// a while, and those that were put longest ago are remembered in order. One that was used since then has another number and is
 /// passed over; those that became idle since are younger than all that are remembered. So the order is exact.
-#[derive(Default)]
 pub(super) struct Eviction {
     /// The next to go comes last.
     candidates: Mutex<Vec<Candidate>>,
@@ -27,6 +26,10 @@ const PART: usize = 8;
 const LEAST: usize = 1024;
 
 impl Eviction {
+    pub(super) fn new() -> Self {
+        Self { candidates: Mutex::new(Vec::new()) }
+    }
+
     /// Takes the entry that was put longest ago out of the table; `None` if all are held.
     pub(super) fn one(&self, core: &Core) -> Option<Arc<Entry>> {
         let mut candidates = self.candidates.lock();

@@ -23,6 +23,7 @@
 //! Every call may be made from any thread. No lock is held while an address is resolved, a device's object is destroyed, or a program's
 //! code is called.
 
+mod barrier;
 mod clock;
 mod config;
 mod counters;
@@ -31,6 +32,8 @@ mod error;
 mod evict;
 mod flight;
 mod key;
+#[cfg(test)]
+mod model;
 mod parked;
 mod resolver;
 mod table;
@@ -219,15 +222,14 @@ impl AhCache {
         let core = self.core();
         let key = Key::new(pd, attr);
         let hash = core.hash(&key);
-        match core.begin(key, hash, pd, attr)? {
-            Step::Hit(lease) => Ok(lease),
-            step => self.settle(step),
+        if let Some(lease) = parked::get(&core.shared, &key, hash) {
+            return Ok(lease);
         }
+        self.get_from_table(key, hash, pd, attr)
     }
 
-    #[cold]
-    fn settle(&self, step: Step) -> Result<AhLease, AhError> {
-        let flight = match step {
+    fn get_from_table(&self, key: Key, hash: u64, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
+        let flight = match self.core().begin(key, hash, pd, attr)? {
             Step::Hit(lease) => return Ok(lease),
             Step::Wait(flight) => flight,
             Step::Lead(resolution) => {
@@ -248,6 +250,9 @@ impl AhCache {
         let core = self.core();
         let key = Key::new(pd, attr);
         let hash = core.hash(&key);
+        if let Some(lease) = parked::get(&core.shared, &key, hash) {
+            return Ok(AhLookup::Ready(lease));
+        }
         let flight = match core.begin(key, hash, pd, attr)? {
             Step::Hit(lease) => return Ok(AhLookup::Ready(lease)),
             Step::Wait(flight) => flight,

@@ -8,10 +8,11 @@ use super::evict::Eviction;
 use super::flight::{Flight, Meanwhile, Resolution};
 use super::key::{Key, halves};
 use super::{AhCacheOptions, AhResolver, CloseReport, parked};
+use crate::sync::Hashing;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::{AddressChange, Ah, AhAttr, Pd, Result};
-use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use hashbrown::{HashMap, HashSet, HashTable};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,13 +35,13 @@ pub(crate) struct Core {
     pub(super) shared: Arc<Shared>,
     pub(super) resolver: Arc<dyn AhResolver>,
     shards: Box<[Shard]>,
-    hasher: DefaultHashBuilder,
+    hasher: Hashing,
     generations: AtomicU64,
     /// Entries and resolutions under way; only with a capacity.
     used: AtomicUsize,
     eviction: Eviction,
     /// Neighbours that are not the peers themselves.
-    routers: Mutex<HashSet<(u32, IpAddr)>>,
+    routers: Mutex<HashSet<(u32, IpAddr), Hashing>>,
 }
 
 #[repr(align(128))]
@@ -48,7 +49,7 @@ struct Shard(Mutex<Table>);
 
 pub(super) struct Table {
     entries: HashTable<Arc<Entry>>,
-    flights: HashMap<Key, (Arc<Flight>, Meanwhile), DefaultHashBuilder>,
+    flights: HashMap<Key, (Arc<Flight>, Meanwhile), Hashing>,
     is_closed: bool,
     hits: u64,
     /// When there are so many entries, those that have expired are looked for.
@@ -74,7 +75,7 @@ pub(super) enum Step {
 
 impl Core {
     pub(super) fn new(options: AhCacheOptions) -> Arc<Self> {
-        let hasher = DefaultHashBuilder::default();
+        let hasher = Hashing::default();
         let shard = |_| {
             Shard(Mutex::new(Table {
                 entries: HashTable::new(),
@@ -91,8 +92,8 @@ impl Core {
             hasher: hasher.clone(),
             generations: AtomicU64::new(0),
             used: AtomicUsize::new(0),
-            eviction: Eviction::default(),
-            routers: Mutex::default(),
+            eviction: Eviction::new(),
+            routers: Mutex::new(HashSet::default()),
         })
     }
 
