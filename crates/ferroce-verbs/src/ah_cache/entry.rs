@@ -3,11 +3,17 @@ use super::counters::{Tally, count};
 use super::key::Key;
 use super::{AhCacheConfig, Clock, parked};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::global;
 use crate::{Ah, Pd, sync};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+global! {
+    /// Names the next cache.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+}
 
 /// What all entries of a cache have in common. It holds none of them, so they can hold it.
 pub(super) struct Shared {
@@ -26,7 +32,6 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(config: AhCacheConfig, clock: Arc<dyn Clock>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let parks = config.ttl == Ttl::Infinite && config.max_age.is_none() && config.capacity.is_none();
         Self {
             id: NEXT.fetch_add(1, Relaxed),
@@ -42,38 +47,45 @@ impl Shared {
 
 /// A resolved address. Its strong references are the one of the table, and one for each holder: so while the shard is locked, from
 /// which alone new ones come, an entry with one reference is idle and stays so.
+///
+/// What a hit looks at comes first, behind the reference counts: all of it is in one cache line or two.
+#[repr(C)]
 pub(super) struct Entry {
-    // Before what it belongs to.
-    ah: Ah,
     pub(super) key: Key,
-    pub(super) hash: u64,
-    pub(super) generation: u64,
+    /// The key's, in this cache.
+    pub(super) tag: u64,
+    /// It has left the table.
+    pub(super) gone: AtomicBool,
+    /// As of [`Shared`].
+    pub(super) parks: bool,
+    pub(super) shared: Arc<Shared>,
+    // Before the protection domain that it belongs to.
+    ah: Ah,
+    _pd: Pd,
+    generation: u64,
     pub(super) created: u64,
     /// When it was put last; only with a TTL.
     pub(super) last_put: AtomicU64,
     /// Which of all puts that was; only with a capacity.
     pub(super) order: AtomicU64,
-    /// It has left the table.
-    pub(super) gone: AtomicBool,
-    pub(super) shared: Arc<Shared>,
-    _pd: Pd,
 }
 
 impl Entry {
-    pub(super) fn new(shared: &Arc<Shared>, key: Key, hash: u64, generation: u64, pd: &Pd, ah: Ah) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<Shared>, key: Key, generation: u64, pd: &Pd, ah: Ah) -> Arc<Self> {
         count(&shared.tally.live);
         let created = shared.clock.now();
         Arc::new(Self {
-            ah,
             key,
-            hash,
+            tag: key.tag(shared.id),
+            gone: AtomicBool::new(false),
+            parks: shared.parks,
+            shared: shared.clone(),
+            ah,
+            _pd: pd.clone(),
             generation,
             created,
             last_put: AtomicU64::new(created),
             order: AtomicU64::new(shared.puts.load(Relaxed)),
-            gone: AtomicBool::new(false),
-            shared: shared.clone(),
-            _pd: pd.clone(),
         })
     }
 

@@ -46,7 +46,7 @@ impl Eviction {
             core.each_idle(|entry| {
                 candidates.push(Candidate {
                     order: entry.order.load(Relaxed),
-                    hash: entry.hash,
+                    hash: core.hash(&entry.key),
                     dgid: entry.key.dgid(),
                 });
             });

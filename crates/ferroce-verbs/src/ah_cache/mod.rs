@@ -221,15 +221,14 @@ impl AhCache {
     pub fn get(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
         let core = self.core();
         let key = Key::new(pd, attr);
-        let hash = core.hash(&key);
-        if let Some(lease) = parked::get(&core.shared, &key, hash) {
+        if let Some(lease) = parked::get(&core.shared, &key) {
             return Ok(lease);
         }
-        self.get_from_table(key, hash, pd, attr)
+        self.get_from_table(key, pd, attr)
     }
 
-    fn get_from_table(&self, key: Key, hash: u64, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
-        let flight = match self.core().begin(key, hash, pd, attr)? {
+    fn get_from_table(&self, key: Key, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
+        let flight = match self.core().begin(key, pd, attr)? {
             Step::Hit(lease) => return Ok(lease),
             Step::Wait(flight) => flight,
             Step::Lead(resolution) => {
@@ -249,11 +248,10 @@ impl AhCache {
     pub fn try_get(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLookup, AhError> {
         let core = self.core();
         let key = Key::new(pd, attr);
-        let hash = core.hash(&key);
-        if let Some(lease) = parked::get(&core.shared, &key, hash) {
+        if let Some(lease) = parked::get(&core.shared, &key) {
             return Ok(AhLookup::Ready(lease));
         }
-        let flight = match core.begin(key, hash, pd, attr)? {
+        let flight = match core.begin(key, pd, attr)? {
             Step::Hit(lease) => return Ok(AhLookup::Ready(lease)),
             Step::Wait(flight) => flight,
             Step::Lead(resolution) => {

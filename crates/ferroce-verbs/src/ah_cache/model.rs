@@ -12,7 +12,7 @@ use ferroce_testing::model::shuttle::thread::{self, JoinHandle};
 use ferroce_testing::model::{exhaust, sample};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The device, the clock and the resolver.
@@ -123,10 +123,7 @@ impl World {
     fn new(config: AhCacheConfig) -> Self {
         let device = Device::default();
         let options = AhCacheOptions::new(config).clock(device.clone()).resolver(device.clone());
-        // Always the same, as its address is hashed.
-        static PD: OnceLock<Pd> = OnceLock::new();
-        let pd = PD.get_or_init(|| Pd::from_ops(Arc::new(Domain))).clone();
-        Self { device, pd, cache: AhCache::detached(options).unwrap() }
+        Self { device, pd: Pd::from_ops(Arc::new(Domain)), cache: AhCache::detached(options).unwrap() }
     }
 
     fn get(&self, n: u8) -> Result<AhLease, AhError> {

@@ -24,17 +24,18 @@ use super::key::Key;
 use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::sync::{Mutex, global, thread_local};
 use hashbrown::HashMap;
-use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Leases that a thread has at hand.
+/// Leases that a thread has at hand: 32 KiB, of which only what is used is touched.
 #[cfg(not(test))]
-const SLOTS: usize = 64;
-/// A model wants to see one take the place of another, and always the same run.
+const SLOTS: usize = 1024;
+/// A model wants to see one take the place of another.
 #[cfg(test)]
-const SLOTS: usize = 1;
+const SLOTS: usize = 2;
+/// Caches whose hits a thread counts at one time.
+const COUNTS: usize = 8;
 
 struct Registry {
     /// Twice the times that somebody has taken back; odd while somebody does.
@@ -46,7 +47,7 @@ struct Registry {
 struct Book {
     /// One for each thread.
     lots: Vec<Arc<Lot>>,
-    /// Hits of slots that are used for another cache by now.
+    /// Hits that their threads count no more.
     hits: Option<HashMap<u64, u64, crate::sync::Hashing>>,
 }
 
@@ -63,7 +64,15 @@ global! {
 
 /// What a thread has at hand, for all to see.
 struct Lot {
-    slots: [Slot; SLOTS],
+    slots: Box<[Slot]>,
+    counts: [Count; COUNTS],
+}
+
+/// Hits of one cache; written by the thread alone.
+#[derive(Default)]
+struct Count {
+    cache: std::sync::atomic::AtomicU64,
+    hits: std::sync::atomic::AtomicU64,
 }
 
 #[repr(align(32))]
@@ -74,15 +83,13 @@ struct Slot {
     taken: AtomicU64,
     /// Of which cache its entry is; written by its thread.
     cache: std::sync::atomic::AtomicU64,
-    /// Hits of that cache; written by its thread.
-    hits: std::sync::atomic::AtomicU64,
+    /// The tag of its entry's key; written by its thread.
+    tag: std::sync::atomic::AtomicU64,
 }
 
 /// The thread's own side.
 struct Owner {
     lot: Arc<Lot>,
-    /// What is in the slots, if they are not empty.
-    keys: [Cell<Key>; SLOTS],
     barrier: LightBarrier,
 }
 
@@ -92,43 +99,38 @@ thread_local! {
 
 /// A lease that this thread has at hand.
 #[inline]
-pub(super) fn get(shared: &Shared, key: &Key, hash: u64) -> Option<AhLease> {
+pub(super) fn get(shared: &Shared, key: &Key) -> Option<AhLease> {
     if !shared.parks {
         return None;
     }
-    OWNER.try_with(|owner| owner.get(shared, key, hash)).ok()?
+    OWNER.try_with(|owner| owner.get(shared, key)).ok()?
 }
 
 /// Lets go of a lease: keeps it at hand if it may.
 #[inline]
 pub(super) fn put(entry: Arc<Entry>) {
-    if !entry.shared.parks {
+    if !entry.parks {
         return Entry::release(entry);
     }
-    let mut entry = Some(entry);
-    // A thread that is about to end has nothing at hand any more.
-    let rest = OWNER.try_with(|owner| entry.take().map(|entry| owner.park(entry))).ok().flatten();
-    let rest = rest.unwrap_or_default();
-    for entry in [entry, rest.0, rest.1].into_iter().flatten() {
-        Entry::release(entry);
-    }
+    // A thread that is about to end has nothing at hand any more: then the closure goes, and the reference with it.
+    let _ = OWNER.try_with(move |owner| owner.park(entry));
 }
 
-/// Takes these entries back from all threads.
+/// Takes these entries back from all threads. It may take back others too, which costs their next get a little.
 pub(super) fn take_back(shared: &Shared, entries: &[Arc<Entry>]) {
-    if entries.len() > SLOTS / 2 {
+    if entries.len() * 4 >= SLOTS {
         return take_back_all(shared);
     }
-    take_back_if(shared, |index| entries.iter().any(|entry| index_of(entry.hash) == index));
+    let slots: Vec<usize> = entries.iter().map(|entry| index_of(entry.tag)).collect();
+    take_back_from(shared, || slots.iter().copied());
 }
 
 /// Takes all entries of a cache back from all threads.
 pub(super) fn take_back_all(shared: &Shared) {
-    take_back_if(shared, |_| true);
+    take_back_from(shared, || 0..SLOTS);
 }
 
-/// It may take back more than it is asked for: a lease that is not parked costs the next get a little.
-fn take_back_if(shared: &Shared, which: impl Fn(usize) -> bool) {
+fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, slots: impl Fn() -> I) {
     if !shared.parks {
         return;
     }
@@ -138,19 +140,17 @@ fn take_back_if(shared: &Shared, which: impl Fn(usize) -> bool) {
         let rounds = REGISTRY.rounds.load(Ordering::Relaxed);
         REGISTRY.rounds.store(rounds + 1, Ordering::SeqCst);
         heavy_barrier();
-        for lot in &book.lots {
-            for (index, slot) in lot.slots.iter().enumerate() {
-                if slot.cache.load(Relaxed) != shared.id || !which(index) {
-                    continue;
-                }
-                let entry = slot.entry.swap(ptr::null_mut(), Ordering::AcqRel);
-                if !entry.is_null() {
-                    let count = slot.taken.load(Ordering::Relaxed);
-                    slot.taken.store(count + 1, Ordering::Release);
-                    // SAFETY: it was in the slot, which had a strong reference, and the thread of the slot does not take it for its
-                    // own: see above.
-                    taken.push(unsafe { Arc::from_raw(entry) });
-                }
+        for slot in book.lots.iter().flat_map(|lot| slots().map(|index| &lot.slots[index])) {
+            if slot.cache.load(Relaxed) != shared.id {
+                continue;
+            }
+            let entry = slot.entry.swap(ptr::null_mut(), Ordering::AcqRel);
+            if !entry.is_null() {
+                let count = slot.taken.load(Ordering::Relaxed);
+                slot.taken.store(count + 1, Ordering::Release);
+                // SAFETY: it was in the slot, which had a strong reference, and the thread of the slot does not take it for its own:
+                // see above.
+                taken.push(unsafe { Arc::from_raw(entry) });
             }
         }
         REGISTRY.rounds.store(rounds + 2, Ordering::Release);
@@ -162,9 +162,9 @@ fn take_back_if(shared: &Shared, which: impl Fn(usize) -> bool) {
 /// Hits of a cache that were parked leases.
 pub(super) fn hits(shared: &Shared) -> u64 {
     let book = REGISTRY.book.lock();
-    let slots = book.lots.iter().flat_map(|lot| &lot.slots);
-    let present: u64 =
-        slots.filter(|slot| slot.cache.load(Relaxed) == shared.id).map(|slot| slot.hits.load(Relaxed)).sum();
+    let counts = book.lots.iter().flat_map(|lot| &lot.counts);
+    let counts = counts.filter(|count| count.cache.load(Relaxed) == shared.id);
+    let present: u64 = counts.map(|count| count.hits.load(Relaxed)).sum();
     present + book.hits.as_ref().and_then(|hits| hits.get(&shared.id)).copied().unwrap_or_default()
 }
 
@@ -176,9 +176,8 @@ pub(super) fn forget(cache: u64) {
 }
 
 #[inline]
-
-fn index_of(hash: u64) -> usize {
-    hash as usize % SLOTS
+fn index_of(tag: u64) -> usize {
+    tag as usize % SLOTS
 }
 
 impl Owner {
@@ -187,23 +186,50 @@ impl Owner {
             entry: AtomicPtr::new(ptr::null_mut()),
             taken: AtomicU64::new(0),
             cache: std::sync::atomic::AtomicU64::new(0),
-            hits: std::sync::atomic::AtomicU64::new(0),
+            tag: std::sync::atomic::AtomicU64::new(0),
         };
-        let lot = Arc::new(Lot { slots: std::array::from_fn(slot) });
+        let lot = Arc::new(Lot { slots: (0..SLOTS).map(slot).collect(), counts: Default::default() });
         REGISTRY.book.lock().lots.push(lot.clone());
-        Self { lot, keys: std::array::from_fn(|_| Cell::new(Key::NONE)), barrier: LightBarrier::new() }
+        Self { lot, barrier: LightBarrier::new() }
     }
 
     #[inline]
-    fn get(&self, shared: &Shared, key: &Key, hash: u64) -> Option<AhLease> {
-        let index = index_of(hash);
-        let slot = &self.lot.slots[index];
-        if slot.cache.load(Relaxed) != shared.id || self.keys[index].get() != *key {
+    fn get(&self, shared: &Shared, key: &Key) -> Option<AhLease> {
+        let tag = key.tag(shared.id);
+        let slot = &self.lot.slots[index_of(tag)];
+        if slot.tag.load(Relaxed) != tag {
             return None;
         }
         let entry = self.empty(slot)?;
-        slot.hits.store(slot.hits.load(Relaxed) + 1, Relaxed);
+        if entry.key != *key || slot.cache.load(Relaxed) != shared.id {
+            // Two keys with one tag: once in the life of a machine.
+            Entry::release(entry);
+            return None;
+        }
+        self.count(shared.id);
         Some(AhLease::new(entry))
+    }
+
+    #[inline]
+    fn count(&self, cache: u64) {
+        let count = &self.lot.counts[cache as usize % COUNTS];
+        if count.cache.load(Relaxed) != cache {
+            Self::change_cache(count, cache);
+        }
+        count.hits.store(count.hits.load(Relaxed) + 1, Relaxed);
+    }
+
+    #[cold]
+    fn change_cache(count: &Count, cache: u64) {
+        Self::save_hits(&mut REGISTRY.book.lock(), count);
+        count.cache.store(cache, Relaxed);
+    }
+
+    fn save_hits(book: &mut Book, count: &Count) {
+        let hits = count.hits.swap(0, Relaxed);
+        if hits != 0 {
+            *book.hits.get_or_insert_default().entry(count.cache.load(Relaxed)).or_default() += hits;
+        }
     }
 
     /// Takes what is in a slot.
@@ -244,40 +270,34 @@ impl Owner {
         (!entry.is_null()).then(|| unsafe { Arc::from_raw(entry) })
     }
 
-    /// Puts an entry at hand. Returns those that have to be released instead: what was there before, and the entry itself if somebody
-    /// takes back.
+    /// Puts an entry at hand, in the place of another if need be.
     #[inline]
-    fn park(&self, entry: Arc<Entry>) -> (Option<Arc<Entry>>, Option<Arc<Entry>>) {
+    fn park(&self, entry: Arc<Entry>) {
         let before = REGISTRY.rounds.load(Ordering::Acquire);
         if before % 2 == 1 || entry.gone.load(Ordering::Acquire) {
-            return (Some(entry), None);
+            return Entry::release(entry);
         }
-        let index = index_of(entry.hash);
-        let slot = &self.lot.slots[index];
+        let (cache, tag) = (entry.shared.id, entry.tag);
+        let slot = &self.lot.slots[index_of(tag)];
         let displaced = self.empty(slot);
-        let cache = slot.cache.load(Relaxed);
-        if cache != entry.shared.id {
-            self.change_cache(slot, cache, entry.shared.id);
-        }
-        self.keys[index].set(entry.key);
+        slot.cache.store(cache, Relaxed);
+        slot.tag.store(tag, Relaxed);
         slot.entry.store(Arc::into_raw(entry).cast_mut(), Ordering::Release);
         self.barrier.pass();
-        if REGISTRY.rounds.load(Ordering::Relaxed) == before {
-            return (displaced, None);
+        if REGISTRY.rounds.load(Ordering::Relaxed) != before {
+            self.unpark(slot);
         }
-        (displaced, self.empty(slot))
+        // Last: what that destroys may put leases, too.
+        if let Some(displaced) = displaced {
+            Entry::release(displaced);
+        }
     }
 
+    /// Somebody has taken back meanwhile, and may not have seen what was parked.
     #[cold]
-    fn change_cache(&self, slot: &Slot, from: u64, to: u64) {
-        Self::save_hits(&mut REGISTRY.book.lock(), slot, from);
-        slot.cache.store(to, Relaxed);
-    }
-
-    fn save_hits(book: &mut Book, slot: &Slot, cache: u64) {
-        let hits = slot.hits.swap(0, Relaxed);
-        if hits != 0 {
-            *book.hits.get_or_insert_default().entry(cache).or_default() += hits;
+    fn unpark(&self, slot: &Slot) {
+        if let Some(entry) = self.empty(slot) {
+            Entry::release(entry);
         }
     }
 }
@@ -289,9 +309,7 @@ impl Drop for Owner {
         {
             let mut book = REGISTRY.book.lock();
             book.lots.retain(|lot| !Arc::ptr_eq(lot, &self.lot));
-            for slot in &self.lot.slots {
-                Self::save_hits(&mut book, slot, slot.cache.load(Relaxed));
-            }
+            self.lot.counts.iter().for_each(|count| Self::save_hits(&mut book, count));
         }
         entries.into_iter().for_each(Entry::release);
     }

@@ -6,7 +6,7 @@ use super::entry::{AhLease, Entry, Shared};
 use super::error::AhError;
 use super::evict::Eviction;
 use super::flight::{Flight, Meanwhile, Resolution};
-use super::key::{Key, halves};
+use super::key::{Key, folded, halves};
 use super::{AhCacheOptions, AhResolver, CloseReport, parked};
 use crate::sync::Hashing;
 use crate::sync::Mutex;
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(super) resolver: Arc<dyn AhResolver>,
     shards: Box<[Shard]>,
     hasher: Hashing,
+    /// Nobody outside knows which addresses share a shard.
+    seed: u64,
     generations: AtomicU64,
     /// Entries and resolutions under way; only with a capacity.
     used: AtomicUsize,
@@ -89,6 +91,7 @@ impl Core {
             shared: Arc::new(Shared::new(options.config, options.clock)),
             resolver: options.resolver,
             shards: (0..SHARDS).map(shard).collect(),
+            seed: hasher.hash_one(0),
             hasher: hasher.clone(),
             generations: AtomicU64::new(0),
             used: AtomicUsize::new(0),
@@ -105,8 +108,8 @@ impl Core {
     /// All keys of one peer are in one shard, so that what happens to a peer concerns one.
     #[inline]
     fn shard(&self, dgid: [u64; 2]) -> &Mutex<Table> {
-        let hash = self.hasher.hash_one(dgid);
-        &self.shards[(hash >> 32) as usize % SHARDS].0
+        let hash = folded(dgid[1] ^ self.seed, dgid[0]);
+        &self.shards[hash as usize % SHARDS].0
     }
 
     /// The time, if anything depends on it.
@@ -119,7 +122,8 @@ impl Core {
     }
 
     /// A lease of what is there, or what has to be done for one.
-    pub(super) fn begin(self: &Arc<Self>, key: Key, hash: u64, pd: &Pd, attr: &AhAttr) -> Result<Step, AhError> {
+    pub(super) fn begin(self: &Arc<Self>, key: Key, pd: &Pd, attr: &AhAttr) -> Result<Step, AhError> {
+        let hash = self.hash(&key);
         if self.shared.config.ttl == Ttl::Bypass {
             return self.bypass(key, hash, pd, attr).map(Step::Lead);
         }
@@ -251,13 +255,13 @@ impl Core {
                 Err(error) => Err(AhError::resolve(resolution.attr(), error)),
                 Ok(ah) => {
                     let generation = self.generations.fetch_add(1, Relaxed) + 1;
-                    Ok(Entry::new(&self.shared, key, hash, generation, &resolution.pd, ah))
+                    Ok(Entry::new(&self.shared, key, generation, &resolution.pd, ah))
                 }
             };
             let is_kept = resolution.is_shared && is_current && result.is_ok();
             if let Ok(made) = &result {
                 if is_kept {
-                    table.insert(made.clone());
+                    table.insert(hash, made.clone(), |entry| self.hash(&entry.key));
                 } else {
                     made.gone.store(true, Ordering::Release);
                 }
@@ -441,8 +445,8 @@ impl Table {
         Found::Miss
     }
 
-    fn insert(&mut self, entry: Arc<Entry>) {
-        self.entries.insert_unique(entry.hash, entry, |entry| entry.hash);
+    fn insert(&mut self, hash: u64, entry: Arc<Entry>, hasher: impl Fn(&Arc<Entry>) -> u64) {
+        self.entries.insert_unique(hash, entry, hasher);
     }
 
     fn take(&mut self, hash: u64, is_it: impl FnMut(&Arc<Entry>) -> bool) -> Option<Arc<Entry>> {

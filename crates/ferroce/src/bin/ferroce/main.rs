@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod child;
 mod cm_events;
 mod cmtime;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Cmatose(args) => rdmacm::run_cmatose(&args),
         Command::Udaddy(args) => rdmacm::run_udaddy(&args),
         Command::Cmtime(args) => cmtime::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
