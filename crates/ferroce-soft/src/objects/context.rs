@@ -13,8 +13,8 @@ use crate::engine::{Av, Engine, MAX_MR, MAX_QP, PeerFlow, SharedRecvQueue, Table
 use crate::memory::MemoryPlace;
 use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, GsiOps, PdOps};
 use ferroce_verbs::{
-    AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu, PortAttr,
-    PortState, Qp, Result, Srq,
+    AddressWatcher, AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu,
+    PortAttr, PortState, Qp, Result, Srq,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -185,6 +185,10 @@ impl ContextOps for SoftContext {
 
     fn base(&self) -> &ContextBase {
         &self.base
+    }
+
+    fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        self.port.watch_addresses(watcher)
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

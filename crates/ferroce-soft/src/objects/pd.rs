@@ -63,8 +63,9 @@ impl PdOps for SoftPd {
 
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         let av = self.context.resolve(attr)?;
+        let link = self.context.port.link_layer(&av)?;
         self.context.ahs.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(SoftAh { attr: *attr, av, pd: self.id, context: self.context.clone() }))
+        Ok(Arc::new(SoftAh { attr: *attr, av, link, pd: self.id, context: self.context.clone() }))
     }
 
     /// The kernel finds the neighbours, packet by packet.
