@@ -1,9 +1,9 @@
 //! An id that is connected is closed, by whoever likes to.
 
 use super::device::{Answer, HERE, cq};
+use super::search::{exhaust, sample};
 use super::{What, World};
 use crate::Error;
-use ferroce_testing::model::{exhaust, sample};
 use ferroce_verbs::{QpInitAttr, QpState, QpType};
 use shuttle::thread;
 

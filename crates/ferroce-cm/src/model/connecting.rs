@@ -1,9 +1,9 @@
 //! A connection is under way, and something comes in between.
 
 use super::device::Answer;
+use super::search::{exhaust, sample};
 use super::{What, World, join, tolerate};
 use crate::{ConnParam, EventKind, Phase, SetupIn};
-use ferroce_testing::model::{exhaust, sample};
 use shuttle::thread;
 
 /// The peer's answer comes, the event thread moves the queue pair, and two threads destroy the id.

@@ -1,9 +1,9 @@
 //! Listeners end while peers ask.
 
 use super::device::Answer;
+use super::search::{exhaust, sample};
 use super::{What, World, give_qp, join, tolerate};
 use crate::{ConnParam, EventKind, Phase};
-use ferroce_testing::model::{exhaust, sample};
 use shuttle::thread;
 use std::sync::{Arc, Mutex};
 

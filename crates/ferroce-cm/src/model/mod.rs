@@ -8,6 +8,7 @@ mod connecting;
 mod device;
 mod listening;
 mod moving;
+mod search;
 mod waiting;
 
 use crate::id::IdCore;

@@ -1,9 +1,9 @@
 //! Ids move between channels that are read.
 
 use super::device::Answer;
+use super::search::{exhaust, sample};
 use super::{What, World, join};
 use crate::{ConnParam, EventChannel};
-use ferroce_testing::model::{exhaust, sample};
 use shuttle::thread;
 
 const WHOLE: [What; 4] = [What::AddrResolved, What::RouteResolved, What::Established, What::Ended];

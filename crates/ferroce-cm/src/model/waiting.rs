@@ -1,9 +1,9 @@
 //! Readers that wait, and channels that close.
 
 use super::device::Answer;
+use super::search::{exhaust, sample};
 use super::{What, World, join};
 use crate::{Error, EventChannel, Id};
-use ferroce_testing::model::{exhaust, sample};
 use shuttle::thread;
 use std::time::Duration;
 

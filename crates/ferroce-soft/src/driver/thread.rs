@@ -190,7 +190,6 @@ impl Driver {
         if before != now {
             self.engine.sink.port(if now { EventType::PortActive } else { EventType::PortErr });
             self.port.watched.tell(&AddressChange::Port { port: 1 });
-            }
         }
     }
 

@@ -132,6 +132,7 @@ impl SoftContext {
             tos: grh.traffic_class,
             ttl: grh.hop_limit,
             same_host,
+            mac: self.port.mac_of(remote),
             mtu: local.mtu,
             flow: flow.filter(|_| !(same_host && self.port.uses_shm())),
         }))

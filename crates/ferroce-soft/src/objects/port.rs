@@ -99,7 +99,16 @@ impl ContextPort {
                     Ok(None)
                 }
             },
-            Self::Memory(_) => Ok(None),
+            Self::Memory(_) => Ok(av.mac.map(|mac| LinkLayer { ifindex: 0, next_hop: av.remote, mac: Some(mac) })),
+        }
+    }
+
+    /// The MAC at `ip`, if packets carry what was resolved.
+    pub(super) fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        match self {
+            // The kernel looks for each packet.
+            Self::Host(_) => None,
+            Self::Memory(port) => port.mac_of(ip),
         }
     }
 
@@ -112,7 +121,10 @@ impl ContextPort {
                 port.kick.wake();
                 Ok(())
             }
-            Self::Memory(_) => Err(Error::Unsupported { what: "watching addresses", by: "a network in memory" }),
+            Self::Memory(port) => {
+                port.watch_addresses(watcher);
+                Ok(())
+            }
         }
     }
 

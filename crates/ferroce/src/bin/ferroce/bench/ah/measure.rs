@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 const BATCH: u32 = 1000;
 /// What is compared is measured in turns, so many of each.
 const TURNS: u32 = 5;
-/// How long the address takes that takes long.
-pub(super) const SLOW: Duration = Duration::from_secs(3);
 /// Addresses of others while it does.
 const OTHERS: u32 = 1000;
 
@@ -27,13 +25,14 @@ pub(super) fn to(n: u32) -> AhAttr {
 /// Returns the same address handle for every address, so that what is measured is the cache; and for the last one after a while.
 struct Ready {
     ah: Ah,
-    slow: Option<AhAttr>,
+    /// An address, and how long it takes.
+    slow: Option<(AhAttr, Duration)>,
 }
 
 impl AhResolver for Ready {
     fn resolve(&self, _: &Pd, attr: &AhAttr) -> ferroce::Result<Ah> {
-        if self.slow == Some(*attr) {
-            std::thread::sleep(SLOW);
+        if let Some((_, time)) = self.slow.filter(|(slow, _)| slow == attr) {
+            std::thread::sleep(time);
         }
         Ok(self.ah.clone())
     }
@@ -53,7 +52,7 @@ impl Bench {
     }
 
     /// A cache that has the addresses of `peers` peers.
-    fn cache(&self, ttl: Ttl, peers: u32, slow: Option<AhAttr>) -> Result<AhCache> {
+    fn cache(&self, ttl: Ttl, peers: u32, slow: Option<(AhAttr, Duration)>) -> Result<AhCache> {
         let config = AhCacheConfig { ttl, ..AhCacheConfig::default() };
         let cache = AhCache::detached(AhCacheOptions::new(config).resolver(Ready { ah: self.ah.clone(), slow }))?;
         for n in 0..peers {
@@ -130,10 +129,11 @@ impl Bench {
         Ok(Many { bytes, get: among(peers, &cache), get_of_1000: among(1000, &small), spinlock })
     }
 
-    /// The p99 of gets of other addresses in nanoseconds: while nothing is resolved, and while one address is.
-    pub(super) fn beside_slow(&self) -> Result<(u64, u64)> {
+    /// The p99 of gets of other addresses in nanoseconds: while nothing is resolved, and while one address
+    /// is for so long.
+    pub(super) fn beside_slow(&self, time: Duration) -> Result<(u64, u64)> {
         let slow = to(OTHERS);
-        let cache = self.cache(Ttl::Infinite, OTHERS, Some(slow))?;
+        let cache = self.cache(Ttl::Infinite, OTHERS, Some((slow, time)))?;
         let mut histograms = [Histogram::<u64>::new(3), Histogram::new(3)]
             .map(|made| made.map_err(|error| Failure::run(format!("no room for a histogram: {error}"))));
         let mut fill = |which: usize, time: Duration| {
@@ -141,18 +141,18 @@ impl Bench {
                 self.sample(&cache, time, histogram);
             }
         };
-        fill(0, SLOW / 2);
+        fill(0, time / 2);
         std::thread::scope(|scope| {
             let resolution = scope.spawn(|| cache.get(&self.pd, &slow).map(drop));
             while cache.counters().in_flight == 0 && !resolution.is_finished() {
                 std::thread::yield_now();
             }
-            fill(1, SLOW.mul_f64(0.9));
+            fill(1, time.mul_f64(0.9));
             resolution.join()
         })
         .map_err(|_| Failure::run("the thread that resolves ended early"))?
         .map_err(ferroce::Error::from)?;
-        fill(0, SLOW / 2);
+        fill(0, time / 2);
         let [without, with] = histograms;
         Ok((without?.value_at_quantile(0.99), with?.value_at_quantile(0.99)))
     }

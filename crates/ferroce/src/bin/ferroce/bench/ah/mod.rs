@@ -9,7 +9,7 @@ use crate::local;
 use crate::report::{self, Table, figure, grouped, rounded};
 use clap::Args;
 use ferroce::{AhAttr, Ttl};
-use measure::{Bench, SLOW};
+use measure::Bench;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -32,6 +32,9 @@ pub(crate) struct AhArgs {
     /// Entries of the large cache
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..=100_000_000))]
     entries: u32,
+    /// How long the slow resolution takes
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds)]
+    resolution: Duration,
 }
 
 #[derive(Serialize)]
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &AhArgs) -> Result<()> {
     let many = bench.many(args.entries)?;
     let hits = vec![hit(1)?, hit(16)?, hit(256)?];
     let (cache, spinlock) = bench.scaling()?;
-    let (without, with) = bench.beside_slow()?;
+    let (without, with) = bench.beside_slow(args.resolution)?;
     let document = Document {
         benchmark: "ah",
         hits,
@@ -110,7 +113,7 @@ pub(crate) fn run(args: &AhArgs) -> Result<()> {
             spinlock_get_ns: rounded(many.spinlock),
         },
         slow_resolution: Slow {
-            resolution_s: SLOW.as_secs_f64(),
+            resolution_s: args.resolution.as_secs_f64(),
             p99_without_ns: without,
             p99_with_ns: with,
             ratio: rounded(with as f64 / without.max(1) as f64),
