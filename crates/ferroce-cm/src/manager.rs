@@ -223,7 +223,8 @@ impl Manager {
         let local = self.context.find_gid(1, transmit.to.local.ip())?;
         let route = GlobalRoute {
             traffic_class: transmit.traffic_class,
-            flow_label: transmit.flow_label,
+            // One for all connections to a peer: the first one's.
+            flow_label: known.and_then(|route| route.attr.grh).map_or(transmit.flow_label, |grh| grh.flow_label),
             ..GlobalRoute::new(transmit.to.remote, local.index)
         };
         let attr = AhAttr { grh: Some(route), ..AhAttr::roce(transmit.to.remote, local.index) };
