@@ -73,7 +73,7 @@ pub(crate) fn wire() -> (Host, Host) {
     a.set("neigh/here/locktime", "0");
     a.ip("link set here up");
     b.ip("link set there up");
-    wait_for("the wire", || a.run(|| neighbour_answers()));
+    wait_for("the wire", || a.run(neighbour_answers));
     (a, b)
 }
 

@@ -39,12 +39,10 @@ impl LightBarrier {
     }
 }
 
-/// The other side of all [`LightBarrier`]s.
-pub(super) fn heavy_barrier() {
+/// The other side of all [`LightBarrier`]s. False if the kernel has refused it, though it had agreed to it before: as after a sandbox was
+/// closed. Then nothing is known of what other threads have written.
+#[must_use]
+pub(super) fn heavy_barrier() -> bool {
     fence(Ordering::SeqCst);
-    if is_asymmetric() && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
-        // Registered, and refused all the same: as the other side relies on it there is no going on.
-        tracing::error!("the kernel has withdrawn membarrier(2)");
-        std::process::abort();
-    }
+    !is_asymmetric() || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }

@@ -139,8 +139,9 @@ fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, slots: impl Fn() -
         let book = REGISTRY.book.lock();
         let rounds = REGISTRY.rounds.load(Ordering::Relaxed);
         REGISTRY.rounds.store(rounds + 1, Ordering::SeqCst);
-        heavy_barrier();
-        for slot in book.lots.iter().flat_map(|lot| slots().map(|index| &lot.slots[index])) {
+        // Without the barrier nothing can be taken back. Then what is parked goes when its thread gets it, and sees that it is gone.
+        let lots = if heavy_barrier() { &book.lots[..] } else { &[] };
+        for slot in lots.iter().flat_map(|lot| slots().map(|index| &lot.slots[index])) {
             if slot.cache.load(Relaxed) != shared.id {
                 continue;
             }
@@ -201,8 +202,8 @@ impl Owner {
             return None;
         }
         let entry = self.empty(slot)?;
-        if entry.key != *key || slot.cache.load(Relaxed) != shared.id {
-            // Two keys with one tag: once in the life of a machine.
+        // Two keys with one tag there are once in the life of a machine; an entry that is gone, while somebody takes it back.
+        if entry.key != *key || slot.cache.load(Relaxed) != shared.id || entry.gone.load(Ordering::Acquire) {
             Entry::release(entry);
             return None;
         }
