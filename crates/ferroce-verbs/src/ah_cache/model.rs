@@ -256,6 +256,19 @@ fn parked_and_taken_back() {
     world.clone().finish(vec![user, other]);
 }
 
+/// Nothing stays with a thread that puts it while it is invalidated, though the thread does nothing more.
+fn put_while_it_is_invalidated() {
+    let world = World::new(infinite());
+    let lease = world.get(1).unwrap();
+    let invalidate = world.thread(|world| {
+        world.cache.invalidate(&AddressChange::Unknown);
+    });
+    drop(lease);
+    invalidate.join().unwrap();
+    assert_eq!(world.live(), 0, "a thread has it at hand");
+    world.finish(Vec::new());
+}
+
 /// More addresses than a thread has slots.
 fn parked_in_the_place_of_another() {
     let world = World::new(infinite());
@@ -400,6 +413,7 @@ checked! {
     invalidated_while_it_is_resolved: 1;
     two_moves: 1;
     parked_and_taken_back: 2;
+    put_while_it_is_invalidated: 3;
     parked_in_the_place_of_another: 2;
     put_by_another_thread: 1;
     expiry: 1;

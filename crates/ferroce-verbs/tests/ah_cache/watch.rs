@@ -112,7 +112,8 @@ fn what_other_threads_put_last_is_invalidated_too() {
     let (begin, begun) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        let world = &world;
+        // Dropped if this fails, so that the thread ends.
+        let (world, end) = (&world, end);
         scope.spawn(move || {
             drop(world.cache.get(&world.pd, &to(1)).unwrap());
             begin.send(()).unwrap();
