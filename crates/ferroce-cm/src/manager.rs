@@ -5,7 +5,9 @@ use crate::id::{Id, IdCore, Queued, is_link_local};
 use crate::proto::{Address, Config, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
 use crate::sync::Mutex;
 use crate::{Error, PortSpace, Result};
-use ferroce_verbs::{Ah, AhAttr, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd};
+use ferroce_verbs::{
+    AhAttr, AhCache, AhLease, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd,
+};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::HashMap;
@@ -17,8 +19,8 @@ use std::sync::{Arc, Weak};
 #[derive(Clone)]
 pub struct ConnectionManager(pub(crate) Arc<Manager>);
 
-/// Peers whose address handles are kept.
-const HANDLES: usize = 4096;
+/// Peers whose addresses are kept.
+const ROUTES: usize = 4096;
 
 /// Ports that are given to ids that do not ask for one, as Linux does (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
@@ -29,7 +31,16 @@ pub(crate) struct Manager {
     pub(crate) gsi: Gsi,
     pd: Pd,
     protocol: Mutex<Protocol>,
-    handles: Mutex<HashMap<(Address, u8), Ah>>,
+    /// The context's: shared with all who send datagrams.
+    cache: AhCache,
+    routes: Mutex<HashMap<(Address, u8), Route>>,
+}
+
+/// The address of a peer, and the generation of its address handle when the index of the local GID in it was right.
+#[derive(Clone, Copy)]
+struct Route {
+    attr: AhAttr,
+    generation: u64,
 }
 
 /// What is behind the manager's lock. It is held for the time of one message or call, and never while anything is sent,
@@ -81,13 +92,15 @@ impl ConnectionManager {
         change(&mut config);
         let protocol = Protocol { endpoint: Endpoint::new(config, rng), ids: HashMap::new(), next_cookie: 1 };
         let pd = context.alloc_pd().map_err(Error::device("making a protection domain"))?;
+        let cache = context.ah_cache().map_err(Error::device("making the cache of address handles"))?;
         let manager = Arc::new_cyclic(|this: &Weak<Manager>| Manager {
             this: this.clone(),
             context: context.clone(),
             pd,
             gsi,
             protocol: Mutex::new(protocol),
-            handles: Mutex::default(),
+            cache,
+            routes: Mutex::default(),
         });
         let handler: Weak<dyn MadHandler> = manager.this.clone();
         manager.gsi.set_handler(handler).map_err(Error::device("taking over queue pair 1"))?;
@@ -199,25 +212,32 @@ impl Manager {
         }
     }
 
-    fn handle(&self, transmit: &Transmit) -> ferroce_verbs::Result<Ah> {
+    /// The address handle to a peer, of the cache. A device that has queue pair 1 to give away resolves addresses without blocking, so
+    /// nobody waits here for longer than another thread takes to do so.
+    fn handle(&self, transmit: &Transmit) -> ferroce_verbs::Result<AhLease> {
         let key = (transmit.to, transmit.traffic_class);
-        if let Some(ah) = self.handles.lock().get(&key) {
-            return Ok(ah.clone());
+        let known = self.routes.lock().get(&key).copied();
+        if let Some(Route { attr, generation }) = known {
+            // If it was resolved anew, that may be because the GID table has changed.
+            if let Some(lease) = self.cache.get(&self.pd, &attr).ok().filter(|lease| lease.generation() == generation) {
+                return Ok(lease);
+            }
         }
         let local = self.context.find_gid(1, transmit.to.local.ip())?;
         let route = GlobalRoute {
             traffic_class: transmit.traffic_class,
-            flow_label: transmit.flow_label,
+            // One for all connections to a peer: the first one's.
+            flow_label: known.and_then(|route| route.attr.grh).map_or(transmit.flow_label, |grh| grh.flow_label),
             ..GlobalRoute::new(transmit.to.remote, local.index)
         };
-        // Resolved without the lock; of two who do it at once one is in vain.
-        let ah = self.pd.create_ah(&AhAttr { grh: Some(route), ..AhAttr::roce(transmit.to.remote, local.index) })?;
-        let mut handles = self.handles.lock();
-        if handles.len() >= HANDLES {
-            handles.clear();
+        let attr = AhAttr { grh: Some(route), ..AhAttr::roce(transmit.to.remote, local.index) };
+        let lease = self.cache.get(&self.pd, &attr)?;
+        let mut routes = self.routes.lock();
+        if routes.len() >= ROUTES {
+            routes.clear();
         }
-        handles.insert(key, ah.clone());
-        Ok(ah)
+        routes.insert(key, Route { attr, generation: lease.generation() });
+        Ok(lease)
     }
 
     /// A port for an id that does not ask for one.

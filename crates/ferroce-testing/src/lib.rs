@@ -1,5 +1,6 @@
 //! What the tests of several crates need, and nothing else does.
 
+pub mod model;
 pub mod tshark;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};

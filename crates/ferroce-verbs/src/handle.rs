@@ -2,8 +2,8 @@
 
 use crate::provider::{AhOps, CompChannelOps, ContextOps, CqOps, MrOps, PdOps, QpOps, SrqOps};
 use crate::{
-    Access, AhAttr, AsyncEvent, Buffer, DeviceAttr, DeviceInfo, Error, Gid, GidEntry, PortAttr, PostError, QpAttr,
-    QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, Sge, SrqAttr, SrqInitAttr, WcFlags,
+    Access, AhAttr, AsyncEvent, Buffer, DeviceAttr, DeviceInfo, Error, Gid, GidEntry, LinkLayer, PortAttr, PostError,
+    QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, Sge, SrqAttr, SrqInitAttr, WcFlags,
     WorkCompletion,
 };
 use std::fmt;
@@ -149,9 +149,14 @@ impl Context {
         self.0.next_async_event()
     }
 
-    /// Named counters, as the kernel and NICs name them.
+    /// Named counters, as the kernel and NICs name them; those of the address-handle cache too.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.0.counters()
+        let mut counters = self.0.counters();
+        let base = self.0.base();
+        let cache = base.ah_cache.lock().upgrade();
+        counters.extend(cache.map(|cache| cache.counters()).unwrap_or_default().named());
+        counters.push(("ah_destroy_failures", base.ah_destroy_failures()));
+        counters
     }
 }
 
@@ -425,6 +430,12 @@ impl Ah {
     /// The address that it was made from.
     pub fn attr(&self) -> &AhAttr {
         self.0.attr()
+    }
+
+    /// How its packets are addressed on the link layer, as resolved when it was made; `None` if they do not leave this machine, or
+    /// if the device does not tell.
+    pub fn link_layer(&self) -> Option<LinkLayer> {
+        self.0.link_layer()
     }
 }
 

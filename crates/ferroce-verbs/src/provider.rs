@@ -4,10 +4,11 @@
 //! parents alive itself (queue pair → protection domain → context). No `Drop` may block on another part of the
 //! program.
 
+pub use crate::base::ContextBase;
 use crate::{
-    Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, GidEntry, MAD_LEN, MadHandler, PortAttr,
-    PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, ServiceBinding, SrqAttr,
-    SrqInitAttr, WorkCompletion,
+    Access, AddressWatcher, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, Error, GidEntry, LinkLayer,
+    MAD_LEN, MadHandler, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result,
+    SendWr, ServiceBinding, SrqAttr, SrqInitAttr, WorkCompletion,
 };
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -44,6 +45,8 @@ pub trait Device: Send + Sync {
 pub trait ContextOps: AsAny {
     /// What the device is called.
     fn info(&self) -> DeviceInfo;
+    /// What this crate keeps with the context: always the same.
+    fn base(&self) -> &ContextBase;
     /// What the device can do.
     fn query_device(&self) -> Result<DeviceAttr>;
     /// The state of a port, from 1.
@@ -62,6 +65,11 @@ pub trait ContextOps: AsAny {
     fn next_async_event(&self) -> Result<Option<AsyncEvent>>;
     /// Named counters, as the kernel and NICs name them.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Tells `watcher` from now on, for as long as it exists, when neighbours, GIDs and ports change. One is enough; a second
+    /// takes the place of the first. Costs nothing where nobody asks for it.
+    fn watch_addresses(&self, _watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        Err(Error::Unsupported { what: "watching addresses", by: "this device" })
+    }
     /// This context's share of queue pair 1, if the device gives it away.
     fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
         None
@@ -92,6 +100,10 @@ pub trait PdOps: AsAny {
     fn reg_mr(self: Arc<Self>, region: Region, access: Access) -> Result<Arc<dyn MrOps>>;
     /// Makes an address handle. May block while the address is resolved.
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>>;
+    /// Whether [`Self::create_ah`] waits for neighbours to answer, or for a device: then what must not block has it done elsewhere.
+    fn create_ah_blocks(&self) -> bool {
+        true
+    }
     /// Makes a shared receive queue.
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>>;
     /// Makes a queue pair in the RESET state.
@@ -112,10 +124,16 @@ pub trait MrOps: AsAny {
     fn access(&self) -> Access;
 }
 
-/// An address handle: a resolved address.
+/// An address handle: a resolved address. `Drop` destroys it; that this failed is for
+/// [`ContextBase::report_ah_destroy_failure`].
 pub trait AhOps: AsAny {
     /// The address that it was made from.
     fn attr(&self) -> &AhAttr;
+    /// How its packets are addressed on the link layer, as resolved when it was made; `None` if they do not leave this machine, or
+    /// if the device does not tell.
+    fn link_layer(&self) -> Option<LinkLayer> {
+        None
+    }
 }
 
 /// A completion channel: a descriptor that becomes readable when an armed completion queue gets a completion.

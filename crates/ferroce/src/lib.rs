@@ -25,6 +25,9 @@
 //! | `FERROCE_LINK` | `auto`, `udp` or `shm`: the link that the software device sends on |
 //! | `FERROCE_CAPTURE` | a pcap file that gets every packet of the software device |
 //! | `FERROCE_FAULT` | faults to inject, such as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7` |
+//! | `FERROCE_AH_CACHE_TTL` | how long an address handle that nobody holds stays fit for use: `inf` (default), `0` for no cache, or a time such as `100ms`, `1s`, `5m` |
+//! | `FERROCE_AH_CACHE_MAX_AGE` | how old an address handle in the cache gets: `inf` (default) or a time |
+//! | `FERROCE_AH_CACHE_CAPACITY` | how many address handles the cache of a context has: `inf` (default) or a number |
 //! | `FERROCE_RUNTIME_DIR` | where the software devices of one user find each other |
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod gid;
+mod neighbour;
 mod netlink;
 mod watch;
 
@@ -14,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 pub(crate) use gid::local_eui64;
 pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS};
+pub(crate) use neighbour::{NeighbourWatch, link_layer};
 pub use watch::AddrWatch;
 
 /// An IP address of this host, with what is known of its interface.

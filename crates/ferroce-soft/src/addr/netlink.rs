@@ -61,6 +61,38 @@ pub(super) fn local_addrs() -> io::Result<Vec<LocalAddr>> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "the network interfaces change faster than they can be listed"))
 }
 
+/// Asks for one object, and reads the answer with `parse`.
+pub(super) fn ask<T>(
+    fd: &OwnedFd,
+    kind: u16,
+    body: &[u8],
+    parse: impl FnOnce(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
+    let mut request = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
+    request.extend(kind.to_ne_bytes());
+    request.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    request.extend(u32::from(kind).to_ne_bytes());
+    request.extend([0; 4]);
+    request.extend(body);
+    rustix::net::sendto(fd, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        for message in Messages(receive(fd, &mut buffer)?) {
+            if message.sequence != u32::from(kind) {
+                continue;
+            }
+            if i32::from(message.kind) == libc::NLMSG_ERROR {
+                let errno = message.payload.first_chunk().map_or(0, |errno| i32::from_ne_bytes(*errno));
+                return Err(io::Error::from_raw_os_error(-errno));
+            }
+            // The answer to a GET is the NEW, two less (rtnetlink.h).
+            if message.kind + 2 == kind {
+                return Ok(parse(message.payload));
+            }
+        }
+    }
+}
+
 /// Asks for all objects of a kind and calls `f` with the payload of each message. False if they changed
 /// meanwhile.
 fn dump(fd: &OwnedFd, kind: u16, f: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
@@ -96,15 +128,15 @@ fn dump(fd: &OwnedFd, kind: u16, f: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
     }
 }
 
-struct Message<'a> {
-    kind: u16,
+pub(super) struct Message<'a> {
+    pub(super) kind: u16,
     flags: u16,
     sequence: u32,
-    payload: &'a [u8],
+    pub(super) payload: &'a [u8],
 }
 
 /// The messages in what was received. Ends at the first that is broken.
-struct Messages<'a>(&'a [u8]);
+pub(super) struct Messages<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
@@ -119,7 +151,7 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 /// The attributes of a message, type and value each. Ends at the first that is broken.
-struct Attributes<'a>(&'a [u8]);
+pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -133,11 +165,11 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

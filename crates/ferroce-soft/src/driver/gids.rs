@@ -1,7 +1,7 @@
 use super::port::OpenError;
-use crate::addr::{AddrWatch, GidTable, local_addrs};
+use crate::addr::{AddrWatch, GidChange, GidTable, local_addrs};
 use arc_swap::ArcSwap;
-use ferroce_verbs::{GidEntry, Mtu};
+use ferroce_verbs::{Gid, GidEntry, Mtu};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,27 +38,31 @@ impl Gids {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Reads the addresses again if they changed; returns whether the table did.
-    pub(super) fn refresh(&self) -> bool {
+    /// Reads the addresses again if they changed; returns which entries of the table did, by index.
+    pub(super) fn refresh(&self) -> Vec<(u32, Gid)> {
         if !(self.watch.changed().unwrap_or(true) | self.stale.swap(false, Ordering::Relaxed)) {
-            return false;
+            return Vec::new();
         }
         let snapshot = match local_addrs() {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 tracing::warn!(%error, "reading the local addresses failed; the GID table stays as it is until they can be read");
                 self.stale.store(true, Ordering::Relaxed);
-                return false;
+                return Vec::new();
             }
         };
         let mut table = self.table.lock();
         let (updated, changes) = table.updated(&snapshot);
-        if changes.is_empty() {
-            return false;
-        }
+        let changed = |change: &GidChange| {
+            let (GidChange::Added(index) | GidChange::Removed(index) | GidChange::Modified(index)) = *change;
+            // What is gone was there before.
+            let entry = updated.get(index).or_else(|| table.get(index))?;
+            Some((u32::try_from(index).ok()?, entry.gid))
+        };
+        let changes = changes.iter().filter_map(changed).collect();
         self.entries.store(Arc::new(entries(&updated)));
         *table = updated;
-        true
+        changes
     }
 
     /// The entries, in order of index.

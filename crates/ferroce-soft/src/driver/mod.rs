@@ -14,6 +14,7 @@ mod rx;
 mod steering;
 mod thread;
 mod tx;
+mod watched;
 
 pub(crate) use port::{Kick, OpenError, Port};
 pub(crate) use thread::start;

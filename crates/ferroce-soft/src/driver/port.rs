@@ -3,6 +3,7 @@ use super::groups::Groups;
 use super::rx::Rx;
 use super::steering;
 use super::tx::HostTx;
+use super::watched::Watched;
 use crate::config::{FaultConfig, LinkMode, SoftConfig};
 use crate::engine::{Engine, Nanos, PacketTx};
 use crate::host::{JoinError, JoinOptions, LockError, Membership, Registry};
@@ -69,6 +70,8 @@ pub(crate) struct Port {
     pub(super) rx: Mutex<Rx>,
     pub(crate) gids: Gids,
     pub(super) groups: Groups,
+    /// Who is told of changes of addresses.
+    pub(crate) watched: Watched,
     /// Faults for what goes through shared memory; UDP has its own.
     pub(super) shm_faults: Option<Mutex<FaultInjector>>,
     pub(super) capture: Option<Capture>,
@@ -258,6 +261,7 @@ impl Port {
             rx,
             gids,
             groups: Groups::default(),
+            watched: Watched::default(),
             plain: plan.is_none() && capture.is_none(),
             capture,
             shm_faults: plan.map(|plan| Mutex::new(FaultInjector::new(plan))),

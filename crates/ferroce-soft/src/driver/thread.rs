@@ -1,7 +1,7 @@
 use super::port::{Port, Who};
 use super::steering;
 use crate::engine::Engine;
-use ferroce_verbs::EventType;
+use ferroce_verbs::{AddressChange, EventType};
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +20,7 @@ const WAKE: u64 = 0;
 const KICK: u64 = 1;
 const UDP: u64 = 2;
 const ADDR: u64 = 3;
+const NEIGHBOURS: u64 = 4;
 
 struct Driver {
     port: Arc<Port>,
@@ -27,6 +28,8 @@ struct Driver {
     epoll: OwnedFd,
     /// The socket is armed in epoll.
     udp_armed: bool,
+    /// Somebody wants to know of neighbours.
+    watches_neighbours: bool,
     steering: steering::Steering,
     last_housekeeping: u64,
 }
@@ -42,7 +45,8 @@ pub(crate) fn start(port: Arc<Port>, engine: Arc<Engine>) -> std::io::Result<()>
     let steering = steering::Steering::confirm(&port, || {
         port.rx.lock().round(&port, &engine, Who::Driver);
     });
-    let driver = Driver { port, engine, epoll, udp_armed: true, steering, last_housekeeping: 0 };
+    let driver =
+        Driver { port, engine, epoll, udp_armed: true, watches_neighbours: false, steering, last_housekeeping: 0 };
     std::thread::Builder::new().name("ferroce".into()).spawn(move || driver.run())?;
     Ok(())
 }
@@ -56,8 +60,20 @@ impl Driver {
                 self.sleep();
             }
             self.housekeeping();
+            self.watch_neighbours();
         }
         self.port.leave(&self.engine);
+    }
+
+    /// Looks at neighbours too, from the moment that somebody asks for it.
+    fn watch_neighbours(&mut self) {
+        if self.watches_neighbours {
+            return;
+        }
+        if let Some(fd) = self.port.watched.fd() {
+            let data = epoll::EventData::new_u64(NEIGHBOURS);
+            self.watches_neighbours = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).is_ok();
+        }
     }
 
     /// The program polls: look in now and then.
@@ -152,6 +168,7 @@ impl Driver {
                     self.port.membership.drain_wake();
                 }
                 KICK => self.port.kick.awake(),
+                NEIGHBOURS => self.port.watched.neighbours(),
                 _ => self.addresses_changed(),
             }
         }
@@ -160,14 +177,19 @@ impl Driver {
     fn addresses_changed(&self) {
         let active = || !self.port.gids.table().is_empty();
         let before = active();
-        if self.port.gids.refresh() {
-            self.port.groups.refresh(&self.port.udp, &self.port.gids);
-            self.engine.sink.port(EventType::GidChange);
-            match (before, active()) {
-                (false, true) => self.engine.sink.port(EventType::PortActive),
-                (true, false) => self.engine.sink.port(EventType::PortErr),
-                _ => {}
-            }
+        let changes = self.port.gids.refresh();
+        if changes.is_empty() {
+            return;
+        }
+        self.port.groups.refresh(&self.port.udp, &self.port.gids);
+        self.engine.sink.port(EventType::GidChange);
+        for (index, gid) in changes {
+            self.port.watched.tell(&AddressChange::Gid { port: 1, index, gid });
+        }
+        let now = active();
+        if before != now {
+            self.engine.sink.port(if now { EventType::PortActive } else { EventType::PortErr });
+            self.port.watched.tell(&AddressChange::Port { port: 1 });
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Av {
     pub(crate) same_host: bool,
     /// The largest path MTU that the local interface carries.
     pub(crate) mtu: Mtu,
+    /// The MAC that the peer had when this was resolved, if the link does not look for it itself.
+    pub(crate) mac: Option<[u8; 6]>,
     /// Bytes in flight to the peer, if the link does not bound them itself.
     pub(crate) flow: Option<Arc<PeerFlow>>,
 }

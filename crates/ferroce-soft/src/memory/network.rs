@@ -4,10 +4,10 @@ use super::faults::{FaultPolicy, MemoryFaults, RandomFaults};
 use super::port::{Address, MemoryPlace, MemoryTx, Node};
 use super::queue::{Event, EventQueue, Flight};
 use super::trace::{MemoryStats, TraceEvent, TraceKind};
-use super::traffic::{Inner, Policy, Slots, append_icrc, src_port};
+use super::traffic::{Inner, Mac, Policy, Slots, append_icrc, src_port};
 use crate::engine::{Nanos, Origin};
 use crate::random::Random;
-use ferroce_verbs::{Error, Mtu, Result};
+use ferroce_verbs::{AddressChange, Error, Mtu, Result};
 use ferroce_wire::IpPair;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -57,6 +57,7 @@ impl MemoryNetwork {
             services: HashMap::new(),
             policy: Policy::Random(RandomFaults::new(config.faults, random.fork(1))),
             blocked: HashSet::new(),
+            moves: HashMap::new(),
             isolated: HashSet::new(),
             busy_until: HashMap::new(),
             random: random.fork(2),
@@ -173,6 +174,20 @@ impl MemoryNetwork {
         self.0.inner.lock().slots.restart(ip);
     }
 
+    /// The address `ip` moves to another station: it has another MAC from now on. What was resolved before leads nowhere, packets in
+    /// flight included, and connections to it end; those who watch addresses are told.
+    pub fn move_address(&self, ip: IpAddr) {
+        let (mac, watchers) = {
+            let mut inner = self.0.inner.lock();
+            *inner.moves.entry(ip).or_default() += 1;
+            let watchers = inner.nodes.values().filter_map(|node| node.watcher.lock().as_ref()?.upgrade());
+            (inner.mac_of(ip), watchers.collect::<Vec<_>>())
+        };
+        for watcher in watchers {
+            watcher.changed(&AddressChange::Neighbour { ifindex: 0, ip, mac: Some(mac) });
+        }
+    }
+
     /// Delivers a packet that nobody on the network sent: `packet` is BTH up to and including the pad, or any bytes. The
     /// right ICRC is added. It arrives next, whatever the faults.
     pub fn inject(&self, src: IpAddr, dst: IpAddr, packet: &[u8]) {
@@ -186,7 +201,7 @@ impl MemoryNetwork {
     pub fn inject_raw(&self, src: IpAddr, dst: IpAddr, packet: Vec<u8>) {
         let mut inner = self.0.inner.lock();
         let src_port = src_port(&packet);
-        let flight = Flight { src, dst, host: dst, src_port, tos: 0, ttl: 64, packet };
+        let flight = Flight { src, dst, host: dst, mac: None, src_port, tos: 0, ttl: 64, packet };
         let now = self.0.now();
         inner.stats.sent += 1;
         inner.observe(now, TraceKind::Sent, &flight);
@@ -227,6 +242,10 @@ impl Network {
 
     pub(super) fn mtu(&self) -> Mtu {
         self.config.mtu
+    }
+
+    pub(super) fn mac_of(&self, ip: IpAddr) -> Mac {
+        self.inner.lock().mac_of(ip)
     }
 
     pub(super) fn key_tag(&self) -> u32 {
@@ -321,8 +340,16 @@ impl Network {
             *busy = now.max(*busy) + time;
             leaves = *busy;
         }
-        let flight =
-            |host, packet| Flight { src: to.src, dst: to.dst, host, src_port, tos: to.tos, ttl: to.ttl, packet };
+        let flight = |host, packet| Flight {
+            src: to.src,
+            dst: to.dst,
+            host,
+            mac: to.mac,
+            src_port,
+            tos: to.tos,
+            ttl: to.ttl,
+            packet,
+        };
         if !to.dst.is_multicast() {
             inner.send(&self.config, now, leaves, flight(to.dst, packet));
             return;

@@ -1,14 +1,18 @@
 use super::network::Network;
+use super::traffic::Mac;
 use crate::engine::{Engine, Nanos, PacketTx, To};
-use ferroce_verbs::{Error, Gid, GidEntry, Result, ServiceBinding};
+use ferroce_verbs::{AddressWatcher, Error, Gid, GidEntry, Result, ServiceBinding};
+use parking_lot::Mutex;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// One context on the network.
 pub(super) struct Node {
     pub(super) ip: IpAddr,
     pub(super) slot: u8,
     pub(super) engine: Arc<Engine>,
+    /// Who is told that hosts move.
+    pub(super) watcher: Mutex<Option<Weak<dyn AddressWatcher>>>,
 }
 
 /// A slot on a host that a context is about to take. It is free again when this is dropped.
@@ -28,7 +32,7 @@ impl MemoryPlace {
     /// Puts `engine` there: from now on packets reach it.
     pub(crate) fn attach(mut self, engine: Arc<Engine>) -> MemoryPort {
         self.attached = true;
-        let node = Arc::new(Node { ip: self.ip, slot: self.slot, engine });
+        let node = Arc::new(Node { ip: self.ip, slot: self.slot, engine, watcher: Mutex::default() });
         self.network.attach(&node);
         let gid = GidEntry {
             index: 0,
@@ -78,6 +82,14 @@ impl MemoryPort {
         self.node.ip == ip
     }
 
+    pub(crate) fn mac_of(&self, ip: IpAddr) -> Option<Mac> {
+        (!ip.is_multicast() && !self.is_local(ip)).then(|| self.network.mac_of(ip))
+    }
+
+    pub(crate) fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) {
+        *self.node.watcher.lock() = Some(watcher);
+    }
+
     pub(crate) fn join_group(&self, gid: Gid) {
         self.network.join_group(gid.ip(), &self.node);
     }
@@ -121,6 +133,7 @@ pub(super) struct Address {
     pub(super) dst: IpAddr,
     pub(super) tos: u8,
     pub(super) ttl: u8,
+    pub(super) mac: Option<Mac>,
 }
 
 impl<'a> MemoryTx<'a> {
@@ -135,7 +148,7 @@ impl PacketTx for MemoryTx<'_> {
         if self.network.is_full(self.node.ip) {
             return None;
         }
-        self.to = Some(Address { src: to.av.local, dst: to.av.remote, tos: to.av.tos, ttl: to.av.ttl });
+        self.to = Some(Address { src: to.av.local, dst: to.av.remote, tos: to.av.tos, ttl: to.av.ttl, mac: to.av.mac });
         self.packet.clear();
         // Not zero, so that a byte which the engine forgets to write shows.
         self.packet.resize(len, 0xa5);

@@ -12,6 +12,8 @@ pub(super) struct Flight {
     pub(super) dst: IpAddr,
     /// The host that it goes to.
     pub(super) host: IpAddr,
+    /// The station that it is addressed to, if it is to one.
+    pub(super) mac: Option<[u8; 6]>,
     pub(super) src_port: u16,
     pub(super) tos: u8,
     pub(super) ttl: u8,

@@ -7,6 +7,7 @@ use super::queue::{Event, EventQueue, Flight};
 use super::trace::{MemoryStats, TraceEvent, TraceKind};
 use crate::engine::{Nanos, mad_of};
 use crate::random::Random;
+use ferroce_verbs::Gid;
 use ferroce_wire::cm::{Destination, ServiceId};
 use ferroce_wire::{Flow, FlowIcrc, IpPair, ROCE_UDP_PORT};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -15,6 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 type Observer = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
+
+/// A host's address on the link layer.
+pub(super) type Mac = [u8; 6];
 
 /// What a network consists of at one instant.
 pub(super) struct Inner {
@@ -27,6 +31,8 @@ pub(super) struct Inner {
     pub(super) policy: Policy,
     /// Directions that are blocked, and hosts that are cut off.
     pub(super) blocked: HashSet<(IpAddr, IpAddr)>,
+    /// How often a host has moved.
+    pub(super) moves: HashMap<IpAddr, u16>,
     pub(super) isolated: HashSet<IpAddr>,
     /// When each host's link is done with what it was given.
     pub(super) busy_until: HashMap<IpAddr, Nanos>,
@@ -48,6 +54,12 @@ pub(super) struct Slots {
 }
 
 impl Inner {
+    pub(super) fn mac_of(&self, ip: IpAddr) -> Mac {
+        let [high, low] = self.moves.get(&ip).copied().unwrap_or_default().to_be_bytes();
+        let [.., a, b, c] = Gid::from(ip).to_bytes();
+        [2, high, low, a, b, c]
+    }
+
     fn is_blocked(&self, src: IpAddr, dst: IpAddr) -> bool {
         let isolated = src != dst && (self.isolated.contains(&src) || self.isolated.contains(&dst));
         isolated || self.blocked.contains(&(src, dst))
@@ -118,6 +130,12 @@ impl Inner {
         if !right {
             self.stats.rejected += 1;
             self.observe(now, TraceKind::Rejected, flight);
+            return Vec::new();
+        }
+        if flight.mac.is_some_and(|mac| mac != self.mac_of(flight.host)) {
+            // The station that it is for does not have the address any more.
+            self.stats.unroutable += 1;
+            self.observe(now, TraceKind::Unroutable, flight);
             return Vec::new();
         }
         let mad = mad_of(&packet[..packet.len() - ferroce_wire::ICRC_LEN]);

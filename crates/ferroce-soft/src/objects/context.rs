@@ -11,10 +11,10 @@ use crate::config::SoftConfig;
 use crate::driver::{self, OpenError, Port};
 use crate::engine::{Av, Engine, MAX_MR, MAX_QP, PeerFlow, SharedRecvQueue, Table};
 use crate::memory::MemoryPlace;
-use ferroce_verbs::provider::{CompChannelOps, ContextOps, CqOps, GsiOps, PdOps};
+use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, GsiOps, PdOps};
 use ferroce_verbs::{
-    AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu, PortAttr,
-    PortState, Qp, Result, Srq,
+    AddressWatcher, AhAttr, AsyncEvent, AtomicCap, Cq, DeviceAttr, DeviceInfo, Error, EventType, Gid, GidEntry, Mtu,
+    PortAttr, PortState, Qp, Result, Srq,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -48,6 +48,7 @@ pub(crate) struct SoftContext {
     pub(super) ahs: AtomicU32,
     /// Bytes in flight to each peer that is reached over UDP.
     flows: Mutex<HashMap<IpAddr, Weak<PeerFlow>>>,
+    base: ContextBase,
 }
 
 impl SoftContext {
@@ -85,6 +86,7 @@ impl SoftContext {
             pds: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
             flows: Mutex::default(),
+            base: ContextBase::default(),
         })
     }
 
@@ -130,6 +132,7 @@ impl SoftContext {
             tos: grh.traffic_class,
             ttl: grh.hop_limit,
             same_host,
+            mac: self.port.mac_of(remote),
             mtu: local.mtu,
             flow: flow.filter(|_| !(same_host && self.port.uses_shm())),
         }))
@@ -179,6 +182,14 @@ impl ContextOps for SoftContext {
 
     fn info(&self) -> DeviceInfo {
         self.info.clone()
+    }
+
+    fn base(&self) -> &ContextBase {
+        &self.base
+    }
+
+    fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        self.port.watch_addresses(watcher)
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

@@ -63,8 +63,14 @@ impl PdOps for SoftPd {
 
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         let av = self.context.resolve(attr)?;
+        let link = self.context.port.link_layer(&av)?;
         self.context.ahs.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(SoftAh { attr: *attr, av, pd: self.id, context: self.context.clone() }))
+        Ok(Arc::new(SoftAh { attr: *attr, av, link, pd: self.id, context: self.context.clone() }))
+    }
+
+    /// The kernel finds the neighbours, packet by packet.
+    fn create_ah_blocks(&self) -> bool {
+        false
     }
 
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {

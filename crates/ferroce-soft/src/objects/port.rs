@@ -1,9 +1,11 @@
+use crate::addr::link_layer;
 use crate::driver;
 use crate::engine::{Av, Engine, Nanos, PacketTx};
 use crate::memory::MemoryPort;
-use ferroce_verbs::{Gid, GidEntry, MAD_LEN, Result, ServiceBinding};
+use ferroce_verbs::{AddressWatcher, Error, Gid, GidEntry, LinkLayer, MAD_LEN, Result, ServiceBinding};
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What a context sends and receives through: this machine's links, or a network that exists only in memory.
 pub(super) enum ContextPort {
@@ -79,6 +81,50 @@ impl ContextPort {
         match self {
             Self::Host(port) => port.gids.get(index),
             Self::Memory(port) => port.gid_table().iter().find(|entry| entry.index == index).cloned(),
+        }
+    }
+
+    /// How packets to an address are addressed on the link layer; `None` if they do not leave this machine, or go to a group.
+    pub(super) fn link_layer(&self, av: &Av) -> Result<Option<LinkLayer>> {
+        match self {
+            Self::Host(_) if av.same_host || av.remote.is_multicast() => Ok(None),
+            Self::Host(_) => match link_layer(av.remote, av.scope) {
+                Ok(link) => Ok(link),
+                Err(error) if is_unreachable(&error) => {
+                    Err(Error::os(format!("finding the way to {} in the routing table", av.remote), error))
+                }
+                // The kernel finds the way for itself; only who watches for changes will not know of some.
+                Err(error) => {
+                    tracing::debug!(%error, to = %av.remote, "the neighbour cannot be looked up over netlink");
+                    Ok(None)
+                }
+            },
+            Self::Memory(_) => Ok(av.mac.map(|mac| LinkLayer { ifindex: 0, next_hop: av.remote, mac: Some(mac) })),
+        }
+    }
+
+    /// The MAC at `ip`, if packets carry what was resolved.
+    pub(super) fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        match self {
+            // The kernel looks for each packet.
+            Self::Host(_) => None,
+            Self::Memory(port) => port.mac_of(ip),
+        }
+    }
+
+    /// Tells `watcher` of changes of addresses from now on.
+    pub(super) fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        match self {
+            Self::Host(port) => {
+                port.watched.set(watcher).map_err(|error| Error::os("watching neighbours over netlink", error))?;
+                // It takes up what is new when it is awake.
+                port.kick.wake();
+                Ok(())
+            }
+            Self::Memory(port) => {
+                port.watch_addresses(watcher);
+                Ok(())
+            }
         }
     }
 
@@ -164,4 +210,8 @@ impl ContextPort {
             Self::Memory(port) => port.detach(),
         }
     }
+}
+
+fn is_unreachable(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable)
 }

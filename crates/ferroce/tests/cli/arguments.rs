@@ -14,6 +14,7 @@ fn every_command_has_help_with_examples() {
         "cmatose",
         "udaddy",
         "cmtime",
+        "bench",
         "Exit codes:",
         "FERROCE_LINK",
         "FERROCE_RUNTIME_DIR",
@@ -34,6 +35,7 @@ fn every_command_has_help_with_examples() {
         &["cmatose"],
         &["udaddy"],
         &["cmtime"],
+        &["bench", "ah"],
     ] {
         let help = run(&[command, &["--help"]].concat()).ok();
         for part in ["Examples:", "--json", "--device", "--link", "--gid-index"] {
@@ -83,6 +85,9 @@ fn the_environment_is_checked_by_name() {
         ("FERROCE_FAULT", "loss=2", "FERROCE_FAULT: loss=\"2\""),
         ("FERROCE_FAULT", "lag=1", "no fault \"lag\""),
         ("FERROCE_LOG", "[[", "FERROCE_LOG"),
+        ("FERROCE_AH_CACHE_TTL", "soon", "FERROCE_AH_CACHE_TTL: \"soon\" is no time: it is inf, 0"),
+        ("FERROCE_AH_CACHE_MAX_AGE", "0", "FERROCE_AH_CACHE_MAX_AGE: it is 0"),
+        ("FERROCE_AH_CACHE_CAPACITY", "many", "FERROCE_AH_CACHE_CAPACITY: \"many\" is no capacity"),
     ] {
         let mut command = ferroce(&["info"]);
         command.env(name, value);

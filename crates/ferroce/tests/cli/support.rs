@@ -11,7 +11,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The tool, with nothing in its environment that changes what it does.
 pub(crate) fn ferroce(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
-    for name in ["FERROCE_DEVICE", "FERROCE_LINK", "FERROCE_CAPTURE", "FERROCE_FAULT", "FERROCE_LOG"] {
+    for name in [
+        "FERROCE_DEVICE",
+        "FERROCE_LINK",
+        "FERROCE_CAPTURE",
+        "FERROCE_FAULT",
+        "FERROCE_LOG",
+        "FERROCE_AH_CACHE_TTL",
+        "FERROCE_AH_CACHE_MAX_AGE",
+        "FERROCE_AH_CACHE_CAPACITY",
+    ] {
         command.env_remove(name);
     }
     command.args(args);

@@ -2,7 +2,9 @@
 
 use super::{Host, LOCAL, REMOTE};
 use crate::proto::Address;
-use ferroce_verbs::provider::{AhOps, CompChannelOps, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::provider::{
+    AhOps, CompChannelOps, ContextBase, ContextOps, CqOps, Device, GsiOps, MrOps, PdOps, QpOps, SrqOps,
+};
 use ferroce_verbs::{
     Access, AhAttr, AsyncEvent, Context, Cq, DeviceAttr, DeviceInfo, Gid, GidEntry, MAD_LEN, MadHandler, Mtu, PortAttr,
     PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, ServiceBinding, SrqInitAttr,
@@ -17,11 +19,11 @@ impl Device for Host {
     }
 
     fn open(&self) -> Result<Context> {
-        Ok(Context::from_ops(Arc::new(Opened(self.clone()))))
+        Ok(Context::from_ops(Arc::new(Opened(self.clone(), ContextBase::default()))))
     }
 }
 
-struct Opened(Host);
+struct Opened(Host, ContextBase);
 
 struct Domain(Arc<Opened>);
 
@@ -39,6 +41,9 @@ const UNUSED: &str = "connection management does not use it";
 impl ContextOps for Opened {
     fn info(&self) -> DeviceInfo {
         Device::info(&self.0)
+    }
+    fn base(&self) -> &ContextBase {
+        &self.1
     }
     fn query_device(&self) -> Result<DeviceAttr> {
         unreachable!("{UNUSED}")
@@ -115,6 +120,9 @@ impl PdOps for Domain {
     }
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         Ok(Arc::new(Handle(*attr)))
+    }
+    fn create_ah_blocks(&self) -> bool {
+        false
     }
     fn create_srq(self: Arc<Self>, _: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
         unreachable!("{UNUSED}")

@@ -141,6 +141,8 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
 
 fn describe(common: &Common, link: Link, counters: bool) -> Result<Device> {
     let context = local::open(common, link)?;
+    // Whatever stands against it is to be seen here, not only by who needs it.
+    let _cache = context.ah_cache()?;
     let info = context.info();
     let attr = context.query_device()?;
     let mut missing = Vec::new();

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod child;
 mod cm_events;
 mod cmtime;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Udaddy(args) => rdmacm::run_udaddy(&args),
         Command::Mckey(args) => rdmacm::run_mckey(&args),
         Command::Cmtime(args) => cmtime::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

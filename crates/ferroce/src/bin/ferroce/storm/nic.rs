@@ -4,16 +4,16 @@
 //! destroying one takes 1 to 2 ms, each change of state 0.1 to 0.2 ms. The calling thread sleeps: a NIC's firmware works for it, and
 //! the processor is free.
 
-use ferroce::provider::{AhOps, CompChannelOps, ContextOps, CqOps, GsiOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce::provider::{AhOps, CompChannelOps, ContextBase, ContextOps, CqOps, GsiOps, MrOps, PdOps, QpOps, SrqOps};
 use ferroce::{
-    Access, AhAttr, AsyncEvent, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, PortAttr, PostError, QpAttr, QpCap,
-    QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqInitAttr,
+    Access, AddressWatcher, AhAttr, AsyncEvent, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, PortAttr, PostError,
+    QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, SrqInitAttr,
 };
 use rand::Rng;
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 const CREATE: Range<u64> = 450..550;
@@ -48,6 +48,10 @@ struct SlowContext(Arc<dyn ContextOps>);
 impl ContextOps for SlowContext {
     fn info(&self) -> DeviceInfo {
         self.0.info()
+    }
+
+    fn base(&self) -> &ContextBase {
+        self.0.base()
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {
@@ -87,6 +91,10 @@ impl ContextOps for SlowContext {
         self.0.counters()
     }
 
+    fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        self.0.watch_addresses(watcher)
+    }
+
     fn gsi(self: Arc<Self>) -> Option<Arc<dyn GsiOps>> {
         self.0.clone().gsi()
     }
@@ -104,6 +112,10 @@ impl PdOps for SlowPd {
 
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         self.pd.clone().create_ah(attr)
+    }
+
+    fn create_ah_blocks(&self) -> bool {
+        self.pd.create_ah_blocks()
     }
 
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {

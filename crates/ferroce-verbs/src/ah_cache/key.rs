@@ -1,0 +1,113 @@
+use crate::{AhAttr, Gid, GlobalRoute, Pd};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// The identity of an address within a protection domain: every field of the parsed attributes, and nothing else. Whatever the
+/// attributes look like in memory, padding included, plays no part.
+///
+/// The protection domain counts because the device checks that a queue pair and the address handles that it uses belong to the
+/// same one. It is named by its object's address, which nobody else has for as long as an entry holds the domain.
+#[derive(Clone, Copy)]
+pub(super) struct Key([u64; 5]);
+
+impl Key {
+    #[inline]
+    pub(super) fn new(pd: &Pd, attr: &AhAttr) -> Self {
+        let AhAttr { grh, dlid, sl, src_path_bits, static_rate, port_num } = *attr;
+        let route = grh.unwrap_or(GlobalRoute {
+            dgid: Gid::from_bytes([0; 16]),
+            sgid_index: 0,
+            flow_label: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+        });
+        let GlobalRoute { dgid, sgid_index, flow_label, hop_limit, traffic_class } = route;
+        let [high, low] = halves(dgid);
+        let small = u64::from_le_bytes([
+            hop_limit,
+            traffic_class,
+            dlid as u8,
+            (dlid >> 8) as u8,
+            sl,
+            src_path_bits,
+            static_rate,
+            port_num,
+        ]);
+        // An object lies at an address that is a multiple of 8, so the lowest bit is free.
+        let pd = Self::pd_word(pd) | u64::from(grh.is_some());
+        Self([high, low, u64::from(sgid_index) << 32 | u64::from(flow_label), small, pd])
+    }
+
+    /// What names a protection domain.
+    #[inline]
+    pub(super) fn pd_word(pd: &Pd) -> u64 {
+        // A model has one, and its runs must not differ.
+        if cfg!(test) { 8 } else { Arc::as_ptr(pd.ops()).cast::<()>().addr() as u64 }
+    }
+
+    /// A number that is most likely another for another key or another cache. It costs little, and may be guessed by anybody.
+    #[inline]
+    pub(super) fn tag(&self, cache: u64) -> u64 {
+        let Self([high, low, route, small, pd]) = *self;
+        folded(low ^ pd.rotate_left(32) ^ cache, high ^ route ^ small.rotate_left(17))
+    }
+
+    /// The peer, zero without a GRH.
+    pub(super) fn dgid(&self) -> [u64; 2] {
+        [self.0[0], self.0[1]]
+    }
+
+    /// Whether it goes to this GID.
+    pub(super) fn goes_to(&self, gid: Gid) -> bool {
+        self.has_grh() && self.dgid() == halves(gid)
+    }
+
+    pub(super) fn has_grh(&self) -> bool {
+        self.0[4] & 1 == 1
+    }
+
+    pub(super) fn sgid_index(&self) -> Option<u32> {
+        self.has_grh().then_some((self.0[2] >> 32) as u32)
+    }
+
+    pub(super) fn port_num(&self) -> u8 {
+        (self.0[3] >> 56) as u8
+    }
+
+    /// Whether it belongs to this protection domain.
+    pub(super) fn is_of(&self, pd: &Pd) -> bool {
+        self.0[4] & !1 == Self::pd_word(pd)
+    }
+}
+
+// Word by word: a comparison of bytes would call a function, and wait for the words to get through to memory.
+impl PartialEq for Key {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let differing = |n: usize| self.0[n] ^ other.0[n];
+        differing(0) | differing(1) | differing(2) | differing(3) | differing(4) == 0
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.iter().for_each(|word| state.write_u64(*word));
+    }
+}
+
+/// Both words in one, by a multiplication.
+#[inline]
+pub(super) fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a ^ 0x243f_6a88_85a3_08d3) * u128::from(b ^ 0x1319_8a2e_0370_7344);
+    (product >> 64) as u64 ^ product as u64
+}
+
+/// A GID in two words.
+#[inline]
+pub(super) fn halves(gid: Gid) -> [u64; 2] {
+    let gid = u128::from_be_bytes(gid.to_bytes());
+    [(gid >> 64) as u64, gid as u64]
+}

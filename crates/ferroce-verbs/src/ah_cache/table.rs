@@ -1,0 +1,496 @@
+//! The table of a cache, in shards with a lock each. Nothing is resolved, destroyed or told to anybody under a lock.
+
+use super::config::Ttl;
+use super::counters::{AhCacheCounters, count};
+use super::entry::{AhLease, Entry, Shared};
+use super::error::AhError;
+use super::evict::Eviction;
+use super::flight::{Flight, Meanwhile, Resolution};
+use super::key::{Key, folded, halves};
+use super::{AhCacheOptions, AhResolver, CloseReport, parked};
+use crate::sync::Hashing;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::{AddressChange, Ah, AhAttr, Pd, Result};
+use hashbrown::{HashMap, HashSet, HashTable};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Shards: many more than threads that look at one time.
+#[cfg(not(test))]
+const SHARDS: usize = 64;
+/// A model has few keys, and looks at all shards.
+#[cfg(test)]
+const SHARDS: usize = 2;
+
+/// So often an address is resolved once more if it changes while it is. Whoever waits then gets what there is, which is not kept.
+const MOST_REPEATS: u32 = 8;
+
+/// Entries of a shard before those that expired are looked for.
+const FIRST_SWEEP: usize = 64;
+
+pub(crate) struct Core {
+    pub(super) shared: Arc<Shared>,
+    pub(super) resolver: Arc<dyn AhResolver>,
+    shards: Box<[Shard]>,
+    hasher: Hashing,
+    /// Nobody outside knows which addresses share a shard.
+    seed: u64,
+    generations: AtomicU64,
+    /// Entries and resolutions under way; only with a capacity.
+    used: AtomicUsize,
+    eviction: Eviction,
+    /// Neighbours that are not the peers themselves.
+    routers: Mutex<HashSet<(u32, IpAddr), Hashing>>,
+}
+
+#[repr(align(128))]
+struct Shard(Mutex<Table>);
+
+pub(super) struct Table {
+    entries: HashTable<Arc<Entry>>,
+    flights: HashMap<Key, (Arc<Flight>, Meanwhile), Hashing>,
+    is_closed: bool,
+    hits: u64,
+    /// When there are so many entries, those that have expired are looked for.
+    next_sweep: usize,
+}
+
+/// What a table knows of a key: three answers, of which no fourth can be confused with one.
+enum Found {
+    Hit(AhLease),
+    /// It was there and is not any more.
+    Expired(Arc<Entry>),
+    Miss,
+}
+
+/// What a get comes to.
+pub(super) enum Step {
+    Hit(AhLease),
+    /// Somebody resolves the address already.
+    Wait(Arc<Flight>),
+    /// The caller has to see to it.
+    Lead(Resolution),
+}
+
+impl Core {
+    pub(super) fn new(options: AhCacheOptions) -> Arc<Self> {
+        let hasher = Hashing::default();
+        let shard = |_| {
+            Shard(Mutex::new(Table {
+                entries: HashTable::new(),
+                flights: HashMap::with_hasher(hasher.clone()),
+                is_closed: false,
+                hits: 0,
+                next_sweep: FIRST_SWEEP,
+            }))
+        };
+        Arc::new(Self {
+            shared: Arc::new(Shared::new(options.config, options.clock)),
+            resolver: options.resolver,
+            shards: (0..SHARDS).map(shard).collect(),
+            seed: hasher.hash_one(0),
+            hasher: hasher.clone(),
+            generations: AtomicU64::new(0),
+            used: AtomicUsize::new(0),
+            eviction: Eviction::new(),
+            routers: Mutex::new(HashSet::default()),
+        })
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// All keys of one peer are in one shard, so that what happens to a peer concerns one.
+    #[inline]
+    fn shard(&self, dgid: [u64; 2]) -> &Mutex<Table> {
+        let hash = folded(dgid[1] ^ self.seed, dgid[0]);
+        &self.shards[hash as usize % SHARDS].0
+    }
+
+    /// The time, if anything depends on it.
+    fn time(&self) -> u64 {
+        let config = &self.shared.config;
+        if config.max_age.is_none() && !matches!(config.ttl, Ttl::Finite(_)) {
+            return 0;
+        }
+        self.shared.clock.now()
+    }
+
+    /// A lease of what is there, or what has to be done for one.
+    pub(super) fn begin(self: &Arc<Self>, key: Key, pd: &Pd, attr: &AhAttr) -> Result<Step, AhError> {
+        let hash = self.hash(&key);
+        if self.shared.config.ttl == Ttl::Bypass {
+            return self.bypass(key, hash, pd, attr).map(Step::Lead);
+        }
+        let shard = self.shard(key.dgid());
+        let mut room: Option<Room<'_>> = None;
+        loop {
+            let now = self.time();
+            let mut table = shard.lock();
+            if table.is_closed {
+                return Err(AhError::Closed);
+            }
+            let expired = match table.find(&self.shared, &key, hash, now) {
+                Found::Hit(lease) => return Ok(Step::Hit(lease)),
+                // Its place is the new one's.
+                Found::Expired(entry) => Some(entry),
+                Found::Miss => {
+                    if let Some((flight, _)) = table.flights.get(&key) {
+                        count(&self.shared.tally.shared_waits);
+                        return Ok(Step::Wait(flight.clone()));
+                    }
+                    if let (Some(capacity), None) = (self.shared.config.capacity, &room) {
+                        drop(table);
+                        room = Some(self.make_room(capacity)?);
+                        continue;
+                    }
+                    None
+                }
+            };
+            let flight = Flight::new(attr);
+            table.flights.insert(key, (flight.clone(), Meanwhile::default()));
+            drop(table);
+            if expired.is_none() {
+                room.take().into_iter().for_each(Room::keep);
+            }
+            let tally = &self.shared.tally;
+            count(if expired.is_some() { &tally.requeries } else { &tally.misses });
+            let since = self.shared.clock.now();
+            return Ok(Step::Lead(Resolution {
+                core: self.clone(),
+                flight,
+                key,
+                hash,
+                pd: pd.clone(),
+                since,
+                repeats: 0,
+                is_done: false,
+                is_shared: true,
+            }));
+        }
+    }
+
+    /// Resolves for this get alone.
+    fn bypass(self: &Arc<Self>, key: Key, hash: u64, pd: &Pd, attr: &AhAttr) -> Result<Resolution, AhError> {
+        if self.shard(key.dgid()).lock().is_closed {
+            return Err(AhError::Closed);
+        }
+        count(&self.shared.tally.bypasses);
+        Ok(Resolution {
+            core: self.clone(),
+            flight: Flight::new(attr),
+            key,
+            hash,
+            pd: pd.clone(),
+            since: self.shared.clock.now(),
+            repeats: 0,
+            is_done: false,
+            is_shared: false,
+        })
+    }
+
+    /// Takes the place of an entry, if need be that of one that nobody holds.
+    fn make_room(&self, capacity: usize) -> Result<Room<'_>, AhError> {
+        let more = |used| (used < capacity).then_some(used + 1);
+        if self.used.fetch_update(Relaxed, Relaxed, more).is_ok() {
+            return Ok(Room(self));
+        }
+        match self.eviction.one(self) {
+            Some(entry) => {
+                count(&self.shared.tally.evictions);
+                drop(entry);
+                Ok(Room(self))
+            }
+            None => {
+                count(&self.shared.tally.refusals);
+                Err(AhError::Full { capacity })
+            }
+        }
+    }
+
+    /// An entry is not in the table any more.
+    fn give_room(&self, entries: usize) {
+        if self.shared.config.capacity.is_some() {
+            self.used.fetch_sub(entries, Relaxed);
+        }
+    }
+
+    /// Ends a resolution, or leaves it for another attempt.
+    pub(super) fn publish(&self, resolution: &mut Resolution, outcome: Result<Ah>) {
+        let Resolution { key, hash, .. } = *resolution;
+        let tally = &self.shared.tally;
+        // Before the entry can be seen: whoever knows that a router changed finds out that it is one.
+        let link = outcome.as_ref().ok().and_then(Ah::link_layer);
+        if let Some(link) = link.filter(|link| !key.goes_to(link.next_hop.into())) {
+            self.routers.lock().insert((link.ifindex, link.next_hop));
+        }
+        let mut is_current = true;
+        let mut entry = None;
+        {
+            let mut table = self.shard(key.dgid()).lock();
+            if resolution.is_shared {
+                let meanwhile = table.flights.get_mut(&key).map(|(_, meanwhile)| std::mem::take(meanwhile));
+                let stale = meanwhile.is_some_and(|meanwhile| {
+                    let concerns = |change: &AddressChange| concerns(change, &key, link.as_ref());
+                    // What failed may have failed because of it.
+                    meanwhile.changes().iter().any(|change| outcome.is_err() || concerns(change))
+                });
+                if stale && !table.is_closed && resolution.repeats < MOST_REPEATS {
+                    resolution.repeats += 1;
+                    drop(table);
+                    count(&tally.repeats);
+                    return;
+                }
+                is_current = !stale;
+                table.flights.remove(&key);
+            }
+            let is_closed = table.is_closed;
+            let result = match outcome {
+                _ if is_closed => Err(AhError::Closed),
+                Err(error) => Err(AhError::resolve(resolution.attr(), error)),
+                Ok(ah) => {
+                    let generation = self.generations.fetch_add(1, Relaxed) + 1;
+                    Ok(Entry::new(&self.shared, key, generation, &resolution.pd, ah))
+                }
+            };
+            let is_kept = resolution.is_shared && is_current && result.is_ok();
+            if let Ok(made) = &result {
+                if is_kept {
+                    table.insert(hash, made.clone(), |entry| self.hash(&entry.key));
+                } else {
+                    made.gone.store(true, Ordering::Release);
+                }
+            }
+            if resolution.is_shared && !is_kept {
+                self.give_room(1);
+            }
+            let _ = entry.insert(result);
+        }
+        let since = self.shared.clock.now().saturating_sub(resolution.since);
+        tally.resolved(since);
+        if matches!(entry, Some(Err(AhError::Resolve { .. }))) {
+            count(&tally.failures);
+        }
+        resolution.is_done = true;
+        if let Some(result) = entry {
+            resolution.flight.land(result.map(AhLease::new));
+        }
+        self.sweep_if_due(key);
+    }
+
+    /// Looks for entries that have expired once there are twice as many entries as the last time: so it costs little for each,
+    /// and what nobody asks for any more does not stay for ever.
+    fn sweep_if_due(&self, key: Key) {
+        let config = &self.shared.config;
+        if config.max_age.is_none() && !matches!(config.ttl, Ttl::Finite(_)) {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let expired = {
+            let mut table = self.shard(key.dgid()).lock();
+            if table.entries.len() < table.next_sweep {
+                return;
+            }
+            let expired = table.take_if(|entry| is_expired(entry, now));
+            table.next_sweep = (table.entries.len() * 2).max(FIRST_SWEEP);
+            expired
+        };
+        self.give_room(expired.len());
+    }
+
+    /// Takes all entries that have expired out of the table; returns how many.
+    pub(super) fn sweep(&self) -> usize {
+        let now = self.time();
+        let mut swept = 0;
+        for shard in &self.shards {
+            let expired = shard.0.lock().take_if(|entry| is_expired(entry, now));
+            self.give_room(expired.len());
+            swept += expired.len();
+        }
+        swept
+    }
+
+    /// Takes the entries that a change concerns out of the table; returns how many.
+    pub(super) fn invalidate(&self, change: &AddressChange) -> usize {
+        // Those under way first, for one that lands meanwhile is an entry by then.
+        for shard in &self.shards {
+            for (_, meanwhile) in shard.0.lock().flights.values_mut() {
+                meanwhile.add(change);
+            }
+        }
+        match change {
+            AddressChange::Neighbour { ifindex, ip, .. } if !self.routers.lock().contains(&(*ifindex, *ip)) => {
+                let shard = self.shard(halves((*ip).into()));
+                self.remove([shard].into_iter(), |entry| entry.is_concerned(change))
+            }
+            _ => self.remove_all(|entry| entry.is_concerned(change)),
+        }
+    }
+
+    /// Takes the entry of a key out of the table, and what is being resolved for it; returns whether there was one.
+    pub(super) fn invalidate_key(&self, key: &Key) -> bool {
+        let shard = self.shard(key.dgid());
+        if let Some((_, meanwhile)) = shard.lock().flights.get_mut(key) {
+            meanwhile.add(&AddressChange::Unknown);
+        }
+        self.remove([shard].into_iter(), |entry| entry.key == *key) != 0
+    }
+
+    /// Takes entries out of the table; returns how many.
+    pub(super) fn remove_all(&self, which: impl FnMut(&Entry) -> bool) -> usize {
+        self.remove(self.shards.iter().map(|shard| &shard.0), which)
+    }
+
+    fn remove<'a>(
+        &'a self,
+        shards: impl Iterator<Item = &'a Mutex<Table>>,
+        mut which: impl FnMut(&Entry) -> bool,
+    ) -> usize {
+        let mut removed = Vec::new();
+        for shard in shards {
+            removed.extend(shard.lock().take_if(|entry| which(entry)));
+        }
+        self.give_room(removed.len());
+        self.shared.tally.invalidations.fetch_add(removed.len() as u64, Relaxed);
+        if !removed.is_empty() {
+            // Threads that put them last have them at hand for the next get.
+            parked::take_back(&self.shared, &removed);
+        }
+        removed.len()
+    }
+
+    /// Nothing is in the cache any more, and nothing will be.
+    pub(super) fn close(&self) -> CloseReport {
+        parked::take_back_all(&self.shared);
+        let mut report = CloseReport::default();
+        let mut removed = Vec::new();
+        for shard in &self.shards {
+            let mut table = shard.0.lock();
+            table.is_closed = true;
+            report.in_flight += table.flights.len();
+            removed.extend(table.take_if(|_| true));
+        }
+        // Once more: what was put since waits with its thread again.
+        parked::take_back_all(&self.shared);
+        report.entries = removed.len();
+        for entry in &removed {
+            let leases = Arc::strong_count(entry) - 1;
+            report.held += usize::from(leases != 0);
+            report.leases += leases;
+        }
+        self.give_room(removed.len());
+        report
+    }
+
+    /// Calls `f` for each entry that nobody holds.
+    pub(super) fn each_idle(&self, mut f: impl FnMut(&Entry)) {
+        for shard in &self.shards {
+            let table = shard.0.lock();
+            table.entries.iter().filter(|entry| Entry::is_idle(entry)).for_each(|entry| f(entry));
+        }
+    }
+
+    /// Takes an idle entry out of the table, if it was put at that time last.
+    pub(super) fn take_idle(&self, dgid: [u64; 2], hash: u64, order: u64) -> Option<Arc<Entry>> {
+        let mut table = self.shard(dgid).lock();
+        let is_it = |entry: &Arc<Entry>| entry.order.load(Relaxed) == order && Entry::is_idle(entry);
+        table.take(hash, is_it)
+    }
+
+    pub(super) fn counters(&self) -> AhCacheCounters {
+        // What waits with its thread for the next get is idle.
+        parked::take_back_all(&self.shared);
+        let mut counters = self.shared.tally.read();
+        counters.hits = parked::hits(&self.shared);
+        for shard in &self.shards {
+            let table = shard.0.lock();
+            counters.hits += table.hits;
+            counters.entries += table.entries.len() as u64;
+            counters.in_flight += table.flights.len() as u64;
+            counters.idle += table.entries.iter().filter(|entry| Entry::is_idle(entry)).count() as u64;
+        }
+        counters
+    }
+}
+
+/// The right to one more entry than there are. It is given back if nothing came of it.
+struct Room<'a>(&'a Core);
+
+impl Room<'_> {
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.give_room(1);
+    }
+}
+
+impl Table {
+    fn find(&mut self, shared: &Shared, key: &Key, hash: u64, now: u64) -> Found {
+        if let Some(entry) = self.entries.find(hash, |entry| entry.key == *key) {
+            if shared.parks || !is_expired(entry, now) {
+                self.hits += 1;
+                return Found::Hit(AhLease::new(entry.clone()));
+            }
+            return self.take(hash, |entry| entry.key == *key).map_or(Found::Miss, Found::Expired);
+        }
+        Found::Miss
+    }
+
+    fn insert(&mut self, hash: u64, entry: Arc<Entry>, hasher: impl Fn(&Arc<Entry>) -> u64) {
+        self.entries.insert_unique(hash, entry, hasher);
+    }
+
+    fn take(&mut self, hash: u64, is_it: impl FnMut(&Arc<Entry>) -> bool) -> Option<Arc<Entry>> {
+        let entry = self.entries.find_entry(hash, is_it).ok()?.remove().0;
+        entry.gone.store(true, Ordering::Release);
+        Some(entry)
+    }
+
+    fn take_if(&mut self, mut which: impl FnMut(&Arc<Entry>) -> bool) -> Vec<Arc<Entry>> {
+        let taken: Vec<_> = self.entries.extract_if(|entry| which(entry)).collect();
+        taken.iter().for_each(|entry| entry.gone.store(true, Ordering::Release));
+        taken
+    }
+}
+
+/// Whether an entry of the table is not to be used any more.
+fn is_expired(entry: &Arc<Entry>, now: u64) -> bool {
+    let config = &entry.shared.config;
+    let past = |since: u64, limit: std::time::Duration| u128::from(now.saturating_sub(since)) > limit.as_nanos();
+    let is_old = config.max_age.is_some_and(|limit| past(entry.created, limit));
+    let was_idle = match config.ttl {
+        Ttl::Finite(limit) => Entry::is_idle(entry) && past(entry.last_put.load(Relaxed), limit),
+        Ttl::Infinite | Ttl::Bypass => false,
+    };
+    is_old || was_idle
+}
+
+impl Entry {
+    fn is_concerned(&self, change: &AddressChange) -> bool {
+        concerns(change, &self.key, self.ah().link_layer().as_ref())
+    }
+}
+
+/// Whether a change concerns an address that was resolved so.
+fn concerns(change: &AddressChange, key: &Key, link: Option<&crate::LinkLayer>) -> bool {
+    match *change {
+        AddressChange::Neighbour { ifindex, ip, mac } => {
+            link.is_some_and(|link| link.ifindex == ifindex && link.next_hop == ip && link.mac != mac)
+        }
+        // A GID that is local or no longer so is reached another way.
+        AddressChange::Gid { port, index, gid } => {
+            key.port_num() == port && key.sgid_index() == Some(index) || key.goes_to(gid)
+        }
+        AddressChange::Port { port } => key.port_num() == port,
+        AddressChange::Unknown => true,
+    }
+}
