@@ -1,0 +1,54 @@
+use super::Nanos;
+use std::time::Duration;
+
+/// Most packets of one endpoint that are sent and not acknowledged, and that its peer holds until those before them come.
+pub const MAX_WINDOW: u32 = 1024;
+/// Packets that may be in flight before anything was acknowledged.
+pub(super) const FIRST_WINDOW: u32 = 16;
+/// The least congestion window.
+pub(super) const MIN_WINDOW: u32 = 2;
+/// How long an acknowledgement waits for data to travel with.
+pub(super) const DELAYED_ACK: Nanos = 500_000;
+/// The retransmission timeout before a round trip was measured.
+pub(super) const FIRST_RTO: Nanos = 20_000_000;
+/// Its bounds afterwards. The lower one is what a thread may wait for its processor.
+pub(super) const MIN_RTO: Nanos = 2_000_000;
+pub(super) const MAX_RTO: Nanos = 1_000_000_000;
+
+/// How an interface behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Most bytes of a packet, with [`super::HEADER_LEN`]: the path MTU. At least 256.
+    pub mtu: usize,
+    /// How long connecting may take, and how long a session that a peer began may wait for its first packet.
+    pub connect_timeout: Duration,
+    /// How long a peer may acknowledge nothing of what it was sent, all retransmissions included, until the endpoint fails.
+    pub peer_timeout: Duration,
+    /// How long a closed endpoint goes on to deliver what was sent before.
+    pub linger: Duration,
+    /// An endpoint from which nothing was heard for this long asks for a sign of life; `None`: only when told to.
+    pub keepalive: Option<Duration>,
+    /// Most sessions that peers began and that wait for their first packet. A forged CONNECT costs no more than this.
+    pub max_half_open: usize,
+}
+
+impl Default for Config {
+    /// MTU 4096; half a minute to connect, to be heard of, and to linger; no keepalive; 4096 half-open sessions.
+    fn default() -> Self {
+        Self {
+            mtu: 4096,
+            connect_timeout: Duration::from_secs(30),
+            peer_timeout: Duration::from_secs(30),
+            linger: Duration::from_secs(30),
+            keepalive: None,
+            max_half_open: 4096,
+        }
+    }
+}
+
+impl Config {
+    /// Most bytes of one message.
+    pub fn max_message(&self) -> usize {
+        self.mtu.saturating_sub(super::HEADER_LEN)
+    }
+}
