@@ -289,7 +289,7 @@ fn send_all(world: &mut World, ends: &[(usize, EndpointId)], count: u32) {
             match world.send(host, id) {
                 Ok(()) => more -= 1,
                 Err(SendError::Busy(_)) => break,
-                Err(error) => panic!("{error}"),
+                Err(error) => panic!("{error}, after {:?}", world.hosts[host].programs[&id].failed),
             }
         }
         if more != 0 {
@@ -299,7 +299,7 @@ fn send_all(world: &mut World, ends: &[(usize, EndpointId)], count: u32) {
         world.run_until(next);
         assert!(world.now < deadline, "stuck");
     }
-    while !ends.iter().all(|&(host, id)| world.hosts[host].interface.is_flushed(id).unwrap()) {
+    while !ends.iter().all(|&(host, id)| world.hosts[host].interface.flush(world.now, id).unwrap()) {
         let next = world.now + 10_000_000;
         world.run_until(next);
         assert!(world.now < deadline, "never acknowledged");
@@ -323,28 +323,38 @@ fn everything_arrives_once_and_in_order() {
     }
 }
 
-/// Both ends ask for a session at once, in both directions: each end has one endpoint, and both talk.
+/// Several endpoints at both ends connect to the other one at once: each has its session, and ending one does not end another
+/// (UCX reports 6040, 2453, 892, 544, 953, 1005).
 #[test]
-fn simultaneous_connects_make_one_session() {
-    for seed in seeds(500) {
+fn simultaneous_connects_agree() {
+    for seed in seeds(300) {
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
         let mut world = World::new(seed, 2, &Config::default(), faults);
-        let (a, b) = (world.connect(0, 1), world.connect(1, 0));
-        send_all(&mut world, &[(0, a), (1, b)], 20);
-        assert_eq!((world.received_of(0, a), world.received_of(1, b)), (20, 20), "seed {seed}");
-        if seed % 2 == 0 {
-            let made = (world.hosts[0].interface.len(), world.hosts[1].interface.len());
-            assert_eq!(made, (1, 1), "seed {seed}: one session, so one endpoint at each end");
+        let mut ends = vec![];
+        for _ in 0..1 + seed % 4 {
+            ends.push((0, world.connect(0, 1)));
+            ends.push((1, world.connect(1, 0)));
         }
-        assert!(world.hosts[0].interface.is_connected(a, address(1)));
-        assert!(!world.hosts[0].interface.is_connected(a, address(0)));
-        // One end closes: the other is told.
-        world.close(0, a);
+        send_all(&mut world, &ends, 10);
+        for &(host, id) in &ends {
+            assert_eq!(world.received_of(host, id), 10, "seed {seed}");
+            assert!(world.hosts[host].interface.is_connected(id, address(1 - host)));
+            assert!(!world.hosts[host].interface.is_connected(id, address(host)));
+        }
+        for host in 0..2 {
+            // An initiator here for each acceptor there, if nothing came twice.
+            let many = world.hosts[host].interface.len();
+            assert!(many == ends.len() || seed % 2 != 0, "seed {seed}: {many}");
+        }
+        let (host, id) = ends.pop().unwrap();
+        world.close(host, id);
         let until = world.now + 60 * SECOND;
         world.run_until(until);
-        let failed = world.hosts[1].programs[&b].failed;
-        assert!(seed % 2 != 0 || failed == Some(Cause::Closed), "seed {seed}: {failed:?}");
-        world.close(1, b);
+        send_all(&mut world, &ends, 10);
+        for (host, id) in ends {
+            assert_eq!(world.received_of(host, id), 20, "seed {seed}");
+            world.close(host, id);
+        }
         let until = world.now + 60 * SECOND;
         world.run_until(until);
         assert!(world.is_over(), "seed {seed}");
@@ -563,4 +573,77 @@ fn the_window_is_a_bound_that_says_so() {
     let long = vec![0; most + 1];
     assert_eq!(world.hosts[0].interface.send(0, id, 0, &long), Err(SendError::TooLong { len: most + 1, most }));
     assert_eq!(world.hosts[0].interface.send(0, id, 32, &[]), Err(SendError::AmId(32)));
+}
+
+/// Whatever of its handshake is lost, a connection on which nothing is sent stays.
+#[test]
+fn a_connection_survives_the_loss_of_its_handshake() {
+    for seed in seeds(300) {
+        let mut world = World::new(seed, 2, &Config::default(), Faults { loss: 40, ..BAD });
+        let id = world.connect(0, 1);
+        world.run_until(100 * SECOND);
+        assert!(world.hosts[0].interface.is_connected(id, address(1)), "seed {seed}");
+        assert_eq!(world.hosts[1].interface.len(), 1, "seed {seed}");
+        send_all(&mut world, &[(0, id)], 3);
+    }
+}
+
+/// An initiator has given up, and its peer did not hear of that: it is told when it asks.
+#[test]
+fn an_end_that_gave_up_says_so() {
+    let mut world = World::new(1, 2, &Config::default(), Faults::default());
+    let id = world.connect(0, 1);
+    send_all(&mut world, &[(0, id)], 3);
+    world.run_until(25 * SECOND);
+    world.cut[0] = true;
+    world.send(0, id).unwrap();
+    world.run_until(56 * SECOND);
+    assert_eq!(world.hosts[0].programs[&id].failed, Some(Cause::PeerTimeout));
+    assert_eq!(world.hosts[1].interface.len(), 1);
+    world.cut[0] = false;
+    world.run_until(59 * SECOND);
+    assert_eq!(world.hosts[1].interface.len(), 0);
+}
+
+/// Packets of a session that come from another address, as somebody would send them who has seen them.
+#[test]
+fn a_session_belongs_to_an_address() {
+    let mut world = World::new(1, 3, &Config::default(), Faults::default());
+    let id = world.connect(0, 1);
+    send_all(&mut world, &[(0, id)], 3);
+    world.send(0, id).unwrap();
+    while let Some(transmit) = world.hosts[0].interface.poll_transmit(world.now) {
+        let other = PeerAddress { qpn: 8, ..address(0) };
+        for from in [address(2), other] {
+            let receiver = &mut world.hosts[1].interface;
+            receiver.receive(world.now, from, &transmit.packet, &mut |_| panic!("it is not from the peer"));
+        }
+        world.launch(0, 1, transmit.packet);
+    }
+    assert_eq!(world.hosts[1].interface.counters().wrong_source, 2);
+    let until = world.now + SECOND;
+    world.run_until(until);
+    assert_eq!(world.received_of(0, id), 4);
+}
+
+/// 100,000 endpoints over one queue pair connect, talk and close.
+#[test]
+fn many_endpoints_over_one_interface() {
+    const COUNT: usize = 100_000;
+    let mut world = World::new(1, 2, &Config::default(), Faults { loss: 1, ..Faults::default() });
+    let ids: Vec<EndpointId> = (0..COUNT).map(|_| world.connect(0, 1)).collect();
+    for &id in &ids {
+        world.send(0, id).unwrap();
+    }
+    world.run_until(20 * SECOND);
+    // More than may be half open at once: the others waited.
+    assert!(world.hosts[1].interface.counters().refused != 0);
+    for &id in &ids {
+        assert_eq!(world.received_of(0, id), 1);
+        world.close(0, id);
+    }
+    let until = world.now + 60 * SECOND;
+    world.run_until(until);
+    assert!(world.is_over());
+    assert!(world.hosts[0].programs.values().all(|program| program.gone && program.failed.is_none()));
 }

@@ -15,6 +15,34 @@ pub(super) const FIRST_RTO: Nanos = 20_000_000;
 pub(super) const MIN_RTO: Nanos = 2_000_000;
 pub(super) const MAX_RTO: Nanos = 1_000_000_000;
 
+/// Something that is sent again until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Retry {
+    tries: u32,
+    /// When it is sent next.
+    pub(super) next: Nanos,
+    /// Until when.
+    pub(super) deadline: Nanos,
+}
+
+impl Retry {
+    pub(super) fn new(now: Nanos, config: &Config) -> Self {
+        Self { tries: 0, next: now, deadline: now + config.connect_timeout.as_nanos() as Nanos }
+    }
+
+    /// Whether it is to be sent now; if so it counts as sent.
+    pub(super) fn due(&mut self, now: Nanos, random: u64) -> bool {
+        if self.next > now {
+            return false;
+        }
+        let wait = (FIRST_RTO << self.tries.min(16)).min(MAX_RTO);
+        self.tries += 1;
+        // Up to a quarter longer, so that those who began together do not go on together.
+        self.next = (now + wait + random % (wait / 4)).min(self.deadline);
+        true
+    }
+}
+
 /// How an interface behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -47,6 +75,10 @@ impl Default for Config {
 }
 
 impl Config {
+    pub(super) fn peer_timeout(&self) -> Nanos {
+        self.peer_timeout.as_nanos() as Nanos
+    }
+
     /// Most bytes of one message.
     pub fn max_message(&self) -> usize {
         self.mtu.saturating_sub(super::HEADER_LEN)

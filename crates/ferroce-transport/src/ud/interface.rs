@@ -1,5 +1,7 @@
-use super::config::{Config, FIRST_RTO, MAX_RTO};
-use super::endpoint::{Endpoint, State};
+use super::acceptor::Acceptor;
+use super::config::Config;
+use super::endpoint::{Endpoint, Life, Role};
+use super::initiator::{Initiator, State};
 use super::rx::Taken;
 use super::table::{EndpointId, Table};
 use super::wire::{Header, Kind};
@@ -93,12 +95,8 @@ pub struct Interface {
     config: Config,
     random: Box<dyn FnMut() -> u64 + Send>,
     endpoints: Table<Endpoint>,
-    /// Sessions by peer and nonce, and whether this end began them: an interface may talk to itself.
-    sessions: HashMap<(PeerAddress, u64, bool), EndpointId>,
-    /// Endpoints that wait for an answer, oldest first.
-    connecting: HashMap<PeerAddress, VecDeque<EndpointId>>,
-    /// Endpoints that peers made and nobody owns, oldest first.
-    unclaimed: HashMap<PeerAddress, VecDeque<EndpointId>>,
+    /// Acceptors by peer and nonce.
+    accepted: HashMap<(PeerAddress, u64), EndpointId>,
     half_open: usize,
     ready: VecDeque<EndpointId>,
     control: VecDeque<Transmit>,
@@ -114,9 +112,7 @@ impl Interface {
             config,
             random: Box::new(random),
             endpoints: Table::new(),
-            sessions: HashMap::new(),
-            connecting: HashMap::new(),
-            unclaimed: HashMap::new(),
+            accepted: HashMap::new(),
             half_open: 0,
             ready: VecDeque::new(),
             control: VecDeque::new(),
@@ -148,40 +144,39 @@ impl Interface {
 
     // ---- what the owner asks for ----
 
-    /// An endpoint to the interface at `peer`: one that the peer made and nobody owns yet, or a new one, which begins to connect. It can be
-    /// sent to at once.
+    /// An endpoint that sends to the interface at `peer`. It begins to connect, and can be sent to at once.
     ///
     /// # Errors
     ///
     /// [`SendError::Full`].
     pub fn connect(&mut self, now: Nanos, peer: PeerAddress) -> Result<EndpointId, SendError> {
-        if let Some(id) = self.claim(peer) {
-            self.events.push_back(Event::Connected(id));
-            return Ok(id);
-        }
+        let role = Role::Initiator(Initiator::new(now, &self.config));
         let nonce = (self.random)();
-        let deadline = now + self.config.connect_timeout.as_nanos() as Nanos;
-        let state = State::Connecting { tries: 0, next: now, deadline };
-        let random = (self.random)();
-        let id =
-            self.endpoints.insert(random, |_| Endpoint::new(now, peer, nonce, state, true)).ok_or(SendError::Full)?;
-        self.sessions.insert((peer, nonce, true), id);
-        self.connecting.entry(peer).or_default().push_back(id);
-        self.update(now, id);
-        Ok(id)
+        self.insert(now, peer, nonce, None, role).ok_or(SendError::Full)
     }
 
-    /// The oldest endpoint that `peer` made, that is known to be alive, and that nobody owns.
-    fn claim(&mut self, peer: PeerAddress) -> Option<EndpointId> {
-        let list = self.unclaimed.get_mut(&peer)?;
-        let open = |id: &EndpointId| self.endpoints.get(*id).is_some_and(|endpoint| endpoint.state == State::Open);
-        let at = list.iter().position(open)?;
-        let id = list.remove(at)?;
-        if list.is_empty() {
-            self.unclaimed.remove(&peer);
-        }
-        self.endpoints.get_mut(id)?.owned = true;
+    fn insert(
+        &mut self,
+        now: Nanos,
+        peer: PeerAddress,
+        nonce: u64,
+        remote: Option<EndpointId>,
+        role: Role,
+    ) -> Option<EndpointId> {
+        let endpoint = Endpoint { peer, nonce, remote, ready: false, timer: None, life: Life::new(now), role };
+        let id = self.endpoints.insert((self.random)(), endpoint)?;
+        self.update(now, id);
         Some(id)
+    }
+
+    /// The initiator that the program has under `id`.
+    fn owned(&mut self, id: EndpointId) -> Result<(&mut Initiator, &mut Life), SendError> {
+        match self.endpoints.get_mut(id) {
+            Some(Endpoint { role: Role::Initiator(initiator), life, .. }) if initiator.closed.is_none() => {
+                Ok((initiator, life))
+            }
+            _ => Err(SendError::NoEndpoint(id)),
+        }
     }
 
     /// Queues an active message. It is sent as soon as the endpoint is connected and its window allows.
@@ -197,29 +192,33 @@ impl Interface {
         if am >= AM_IDS {
             return Err(SendError::AmId(am));
         }
-        let endpoint = self.endpoints.get_mut(id).filter(|it| it.owned).ok_or(SendError::NoEndpoint(id))?;
-        if endpoint.state == State::Dead {
+        let (initiator, _) = self.owned(id)?;
+        if initiator.state == State::Dead {
             return Err(SendError::Failed(id));
         }
-        if !endpoint.tx.has_room() {
+        if !initiator.tx.has_room() {
             return Err(SendError::Busy(id));
         }
-        if endpoint.tx.is_empty() {
-            endpoint.progress = now;
-        }
-        endpoint.tx.push(Kind::Data { am }, payload.to_vec());
+        initiator.push(now, Kind::Data { am }, payload.to_vec());
         self.update(now, id);
         Ok(())
     }
 
-    /// Whether all that was sent on an endpoint was acknowledged.
+    /// Whether all that was sent on an endpoint was acknowledged. If not, the peer is asked to say what it has.
     ///
     /// # Errors
     ///
     /// [`SendError::NoEndpoint`], or [`SendError::Failed`] if that will never be.
-    pub fn is_flushed(&self, id: EndpointId) -> Result<bool, SendError> {
-        let endpoint = self.endpoints.get(id).filter(|it| it.owned).ok_or(SendError::NoEndpoint(id))?;
-        if endpoint.state == State::Dead { Err(SendError::Failed(id)) } else { Ok(endpoint.tx.is_empty()) }
+    pub fn flush(&mut self, now: Nanos, id: EndpointId) -> Result<bool, SendError> {
+        let (initiator, life) = self.owned(id)?;
+        match initiator.state {
+            State::Dead => return Err(SendError::Failed(id)),
+            _ if initiator.tx.is_empty() => return Ok(true),
+            State::Open if !initiator.tx.can_send() => life.probe = true,
+            _ => {}
+        }
+        self.update(now, id);
+        Ok(false)
     }
 
     /// Asks the peer for a sign of life; if none comes in time the endpoint fails.
@@ -228,10 +227,10 @@ impl Interface {
     ///
     /// [`SendError::NoEndpoint`] or [`SendError::Failed`].
     pub fn check(&mut self, now: Nanos, id: EndpointId) -> Result<(), SendError> {
-        let endpoint = self.endpoints.get_mut(id).filter(|it| it.owned).ok_or(SendError::NoEndpoint(id))?;
-        match endpoint.state {
+        let (initiator, life) = self.owned(id)?;
+        match initiator.state {
             State::Dead => return Err(SendError::Failed(id)),
-            State::Open if endpoint.tx.is_empty() => endpoint.ask(now),
+            State::Open if initiator.tx.is_empty() => life.ask(now),
             // Something is on its way that has to be answered.
             _ => {}
         }
@@ -241,7 +240,10 @@ impl Interface {
 
     /// Whether an endpoint is connected to the interface at `peer`.
     pub fn is_connected(&self, id: EndpointId, peer: PeerAddress) -> bool {
-        self.endpoints.get(id).is_some_and(|it| it.owned && it.state == State::Open && it.peer == peer)
+        self.endpoints.get(id).is_some_and(|endpoint| match &endpoint.role {
+            Role::Initiator(it) => it.state == State::Open && it.closed.is_none() && endpoint.peer == peer,
+            Role::Acceptor(_) => false,
+        })
     }
 
     /// Lets go of an endpoint. What was sent before is still delivered, if the peer takes it in time; [`Event::Gone`] says when it is over.
@@ -251,27 +253,18 @@ impl Interface {
     ///
     /// [`SendError::NoEndpoint`] if it was closed before.
     pub fn close(&mut self, now: Nanos, id: EndpointId) -> Result<(), SendError> {
-        let deadline = now + self.config.linger.as_nanos() as Nanos;
-        let endpoint = self.endpoints.get_mut(id).filter(|it| it.owned).ok_or(SendError::NoEndpoint(id))?;
-        endpoint.owned = false;
-        match endpoint.state {
-            // What was queued while connecting is to be delivered, too.
-            State::Connecting { .. } if !endpoint.tx.is_empty() => {
-                endpoint.tx.push(Kind::Fin, Vec::new());
-            }
-            State::HalfOpen { .. } | State::Open => {
-                if endpoint.tx.is_empty() {
-                    endpoint.progress = now;
-                }
-                endpoint.state = State::Closing { deadline };
-                endpoint.tx.push(Kind::Fin, Vec::new());
-            }
-            State::Connecting { .. } | State::Dead | State::Closing { .. } => {
-                self.remove(id);
-                return Ok(());
+        let linger = now + self.config.linger.as_nanos() as Nanos;
+        let (initiator, _) = self.owned(id)?;
+        initiator.closed = Some(linger);
+        match initiator.state {
+            State::Dead => self.remove(id),
+            // The peer finds out when it answers.
+            State::Connecting(_) if initiator.tx.is_empty() => self.remove(id),
+            State::Connecting(_) | State::Open => {
+                initiator.push(now, Kind::Fin, Vec::new());
+                self.update(now, id);
             }
         }
-        self.update(now, id);
         Ok(())
     }
 
@@ -298,21 +291,26 @@ impl Interface {
             return;
         }
         let from_peer = endpoint.remote == Some(EndpointId::from_wire(header.src));
-        match header.kind {
-            Kind::Accept { nonce } => self.on_accept(now, id, &header, nonce),
-            Kind::Reset => {
+        match (&endpoint.role, header.kind) {
+            (Role::Initiator(_), Kind::Accept { nonce }) => self.on_accept(now, id, &header, nonce),
+            (_, Kind::Reset) => {
                 if from_peer {
                     self.fail(now, id, Cause::Reset, 0);
                 }
             }
-            // The answer to our CONNECT was lost: it comes again, and then this does.
-            _ if matches!(endpoint.state, State::Connecting { .. }) => {}
+            // The answer to CONNECT was lost: it comes again, and then this does.
+            (Role::Initiator(Initiator { state: State::Connecting(_), .. }), _) => {}
             _ if !from_peer => {
                 self.counters.wrong_source += 1;
                 self.reset(from, &header);
             }
-            _ if endpoint.state == State::Dead => self.reset(from, &header),
-            _ => self.on_session(now, id, &header, body, deliver),
+            (Role::Initiator(Initiator { state: State::Dead, .. }), _) => self.reset(from, &header),
+            (Role::Initiator(_), Kind::Ack) => self.on_ack(now, id, &header, body),
+            (Role::Acceptor(_), Kind::Data { .. } | Kind::Fin | Kind::Ack) => {
+                self.on_sequence(now, id, &header, body, deliver);
+            }
+            // An initiator is sent no data, and an acceptor no answer.
+            _ => self.counters.malformed += 1,
         }
     }
 
@@ -322,100 +320,81 @@ impl Interface {
             return;
         }
         let remote = EndpointId::from_wire(src);
-        if let Some(id) = self.sessions.get(&(from, nonce, false)).copied() {
-            // It came twice, or the answer was lost.
-            if let Some(endpoint) = self.endpoints.get_mut(id).filter(|it| it.remote == Some(remote)) {
-                endpoint.accept = true;
-                self.counters.duplicates += 1;
+        if let Some(id) = self.accepted.get(&(from, nonce)).copied() {
+            self.counters.duplicates += 1;
+            if let Some(endpoint) = self.endpoints.get_mut(id).filter(|it| it.remote == Some(remote))
+                && let Role::Acceptor(acceptor) = &mut endpoint.role
+            {
+                acceptor.answer = true;
                 self.update(now, id);
             }
             return;
         }
-        // An endpoint that its owner has closed is not worth being connected to.
-        let eligible = |id: &EndpointId| *id != remote && self.endpoints.get(*id).is_some_and(|it| it.owned);
-        let own = self.connecting.get(&from).and_then(|list| list.iter().copied().find(eligible));
-        if let Some(id) = own {
-            let ours = self.endpoints.get(id).map_or(0, |endpoint| endpoint.nonce);
-            // Both ends compare the same two numbers. If ours wins, the peer answers it.
-            if ours > nonce {
-                self.adopt(now, id, remote, nonce);
+        let role = Role::Acceptor(Acceptor::new(now, &self.config));
+        let room = self.half_open < self.config.max_half_open;
+        match room.then(|| self.insert(now, from, nonce, Some(remote), role)).flatten() {
+            Some(id) => {
+                self.half_open += 1;
+                self.accepted.insert((from, nonce), id);
             }
-            return;
+            None => self.counters.refused += 1,
         }
-        if self.half_open >= self.config.max_half_open {
-            self.counters.refused += 1;
-            return;
-        }
-        let deadline = now + self.config.connect_timeout.as_nanos() as Nanos;
-        let state = State::HalfOpen { tries: 0, next: now, deadline };
-        let random = (self.random)();
-        let Some(id) = self.endpoints.insert(random, |_| Endpoint::new(now, from, nonce, state, false)) else {
-            self.counters.refused += 1;
-            return;
-        };
-        self.half_open += 1;
-        self.sessions.insert((from, nonce, false), id);
-        self.unclaimed.entry(from).or_default().push_back(id);
-        if let Some(endpoint) = self.endpoints.get_mut(id) {
-            endpoint.remote = Some(remote);
-        }
-        self.update(now, id);
-    }
-
-    /// An endpoint that was connecting takes the peer's session instead of its own.
-    fn adopt(&mut self, now: Nanos, id: EndpointId, remote: EndpointId, nonce: u64) {
-        self.forget(id);
-        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        endpoint.nonce = nonce;
-        endpoint.accept = true;
-        self.sessions.insert((endpoint.peer, nonce, false), id);
-        self.established(now, id, remote);
     }
 
     fn on_accept(&mut self, now: Nanos, id: EndpointId, header: &Header, nonce: u64) {
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        let remote = EndpointId::from_wire(header.src);
+        let Role::Initiator(initiator) = &mut endpoint.role else { return };
         if nonce != endpoint.nonce || header.src == 0 {
             self.counters.wrong_source += 1;
             return;
         }
-        match endpoint.state {
-            State::Connecting { .. } => {
-                self.unlist(id);
-                self.established(now, id, remote);
+        let remote = EndpointId::from_wire(header.src);
+        match initiator.state {
+            State::Connecting(_) => {
+                endpoint.remote = Some(remote);
+                initiator.state = State::Open;
+                initiator.progress = now;
+                if initiator.closed.is_none() {
+                    self.events.push_back(Event::Connected(id));
+                }
             }
-            _ if endpoint.remote == Some(remote) => {
-                // The peer may wait for a sign that its answer came.
-                self.counters.duplicates += 1;
-                endpoint.rx.ask(now);
-                self.update(now, id);
-            }
-            _ => {
-                // A CONNECT that was long on its way made another endpoint there.
+            State::Open if endpoint.remote == Some(remote) => self.counters.duplicates += 1,
+            // A CONNECT that was long on its way made another acceptor; or this end is over.
+            State::Open | State::Dead => {
                 let from = endpoint.peer;
                 self.reset(from, header);
+                return;
             }
         }
-    }
-
-    fn established(&mut self, now: Nanos, id: EndpointId, remote: EndpointId) {
-        let linger = now + self.config.linger.as_nanos() as Nanos;
-        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        endpoint.remote = Some(remote);
-        endpoint.heard = now;
-        endpoint.progress = now;
-        if endpoint.owned {
-            endpoint.state = State::Open;
-            self.events.push_back(Event::Connected(id));
-        } else {
-            endpoint.state = State::Closing { deadline: linger };
-        }
+        endpoint.life.hear(now);
         // What tells the peer that its answer came, unless data does.
-        endpoint.rx.ask(now);
+        endpoint.life.probe |= !initiator.tx.can_send();
         self.update(now, id);
     }
 
-    fn on_session(
+    fn on_ack(&mut self, now: Nanos, id: EndpointId, header: &Header, sack: &[u8]) {
+        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
+        let Role::Initiator(initiator) = &mut endpoint.role else { return };
+        let before = initiator.tx.base();
+        if !initiator.tx.acknowledge(now, header.ack, sack) {
+            self.counters.wrong_ack += 1;
+            return;
+        }
+        if initiator.tx.base() != before {
+            initiator.progress = now;
+        }
+        endpoint.life.hear(now);
+        if header.ack_request {
+            endpoint.life.probe |= !initiator.tx.can_send();
+        }
+        if initiator.closed.is_some() && initiator.tx.is_empty() {
+            self.remove(id);
+        } else {
+            self.update(now, id);
+        }
+    }
+
+    fn on_sequence(
         &mut self,
         now: Nanos,
         id: EndpointId,
@@ -424,83 +403,51 @@ impl Interface {
         deliver: &mut dyn FnMut(Delivery<'_>),
     ) {
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        let sack = if header.kind == Kind::Ack { body } else { &[] };
-        let before = endpoint.tx.base();
-        if !endpoint.tx.acknowledge(now, header.ack, sack) {
-            self.counters.wrong_ack += 1;
-            return;
-        }
-        if endpoint.tx.base() != before {
-            endpoint.progress = now;
-        }
-        if matches!(endpoint.state, State::HalfOpen { .. }) {
+        let Role::Acceptor(acceptor) = &mut endpoint.role else { return };
+        endpoint.life.hear(now);
+        if acceptor.half_open.take().is_some() {
             self.half_open -= 1;
         }
-        endpoint.hear(now);
-        let closing = matches!(endpoint.state, State::Closing { .. });
-        match header.kind {
-            Kind::Ack => {
-                if header.ack_request {
-                    endpoint.rx.ask(now);
-                }
+        if header.kind == Kind::Ack {
+            if header.ack_request {
+                acceptor.rx.ask(now);
             }
-            // Nobody is left to take it. Both ends are closing if it is FIN, and then nobody needs to be waited for.
-            Kind::Data { .. } | Kind::Fin if closing => {
-                if header.kind == Kind::Fin {
-                    let from = endpoint.peer;
-                    self.reset(from, header);
-                    self.remove(id);
-                    return;
-                }
-            }
-            _ => {
-                let mut finished = false;
-                let peer = endpoint.peer;
-                let taken =
-                    endpoint.rx.receive(now, (header.psn, header.kind, header.ack_request), body, |kind, payload| {
-                        match kind {
-                            // Nothing comes after FIN; a peer that sends it all the same is not listened to.
-                            Kind::Data { am } if !finished => deliver(Delivery { endpoint: id, peer, am, payload }),
-                            Kind::Fin => finished = true,
-                            _ => {}
-                        }
-                    });
-                match taken {
-                    Taken::Yes => {}
-                    Taken::Duplicate => self.counters.duplicates += 1,
-                    Taken::Beyond => self.counters.beyond += 1,
-                }
-                if finished {
-                    self.answer_fin(id);
-                    self.fail(now, id, Cause::Closed, 0);
-                    return;
-                }
-            }
-        }
-        if closing && self.endpoints.get(id).is_some_and(|endpoint| endpoint.tx.is_empty()) {
-            self.remove(id);
+            self.update(now, id);
             return;
         }
-        self.update(now, id);
+        let mut finished = false;
+        let peer = endpoint.peer;
+        let packet = (header.psn, header.kind, header.ack_request);
+        let taken = acceptor.rx.receive(now, packet, body, |kind, payload| match kind {
+            // Nothing comes after FIN; a peer that sends it all the same is not listened to.
+            Kind::Data { am } if !finished => deliver(Delivery { endpoint: id, peer, am, payload }),
+            Kind::Fin => finished = true,
+            _ => {}
+        });
+        match taken {
+            Taken::Yes => {}
+            Taken::Duplicate => self.counters.duplicates += 1,
+            Taken::Beyond => self.counters.beyond += 1,
+        }
+        if finished {
+            let ack = acceptor.rx.expected();
+            // If this is lost, RESET says the same.
+            self.say(id, Kind::Ack, ack);
+            self.remove(id);
+        } else {
+            self.update(now, id);
+        }
     }
 
-    /// Acknowledges all up to FIN.
-    fn answer_fin(&mut self, id: EndpointId) {
+    /// Sends the peer of an endpoint something that does not need the endpoint any more.
+    fn say(&mut self, id: EndpointId, kind: Kind, ack: u32) {
         let Some(endpoint) = self.endpoints.get(id) else { return };
         let Some(remote) = endpoint.remote else { return };
-        let ack = Header {
-            kind: Kind::Ack,
-            ack_request: false,
-            psn: 0,
-            dest: remote.to_wire(),
-            src: id.to_wire(),
-            ack: endpoint.rx.expected(),
-        };
-        let to = endpoint.peer;
-        self.push_control(Transmit { to, endpoint: None, packet: ack.emit(&[]) });
+        let header = Header { kind, ack_request: false, psn: 0, dest: remote.to_wire(), src: id.to_wire(), ack };
+        self.push_control(Transmit { to: endpoint.peer, endpoint: None, packet: header.emit(&[]) });
     }
 
-    /// Tells whoever sent a packet that its endpoint's peer does not exist.
+    /// Tells whoever sent a packet that the endpoint which it is for does not exist.
     fn reset(&mut self, to: PeerAddress, cause: &Header) {
         if cause.src == 0 || cause.kind == Kind::Reset {
             return;
@@ -523,10 +470,10 @@ impl Interface {
             return Some(control);
         }
         while let Some(id) = self.ready.pop_front() {
-            let jitter = (self.random)();
+            let random = (self.random)();
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
             endpoint.ready = false;
-            let packet = emit(endpoint, id, now, jitter);
+            let packet = emit(endpoint, id, now, random);
             let to = endpoint.peer;
             self.update(now, id);
             if let Some(packet) = packet {
@@ -542,7 +489,7 @@ impl Interface {
             let event = self.events.pop_front()?;
             match event {
                 // Its owner let go of it meanwhile, and wants to hear only when it is gone.
-                Event::Connected(id) | Event::Failed(id, _) if !self.endpoints.get(id).is_some_and(|it| it.owned) => {}
+                Event::Connected(id) | Event::Failed(id, _) if self.owned(id).is_err() => {}
                 event => return Some(event),
             }
         }
@@ -571,39 +518,38 @@ impl Interface {
     fn look(&mut self, now: Nanos, id: EndpointId, late: Nanos) {
         let config = &self.config;
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        match endpoint.state {
-            State::Connecting { deadline, .. } if deadline <= now => {
-                self.fail(now, id, Cause::ConnectTimeout, late);
-                return;
+        let life = &mut endpoint.life;
+        let past = |at: Option<Nanos>| at.is_some_and(|at| at <= now);
+        let over = match &mut endpoint.role {
+            Role::Initiator(Initiator { state: State::Connecting(retry), .. }) => {
+                (retry.deadline <= now).then_some(Cause::ConnectTimeout)
             }
-            State::HalfOpen { deadline, .. } | State::Closing { deadline } if deadline <= now => {
+            Role::Initiator(initiator) => {
+                if past(initiator.probe_at(life, config)) {
+                    life.ask(now);
+                }
+                let over = past(initiator.closed) || past(initiator.silent_at(life, config));
+                if !over {
+                    initiator.tx.on_timeout(now);
+                }
+                over.then_some(Cause::PeerTimeout)
+            }
+            Role::Acceptor(acceptor) => {
+                if acceptor.half_open.is_none() && acceptor.probe_at(life, config) <= now {
+                    life.ask(now);
+                }
+                let over = past(acceptor.half_open.map(|retry| retry.deadline)) || past(life.given_up(config));
+                over.then_some(Cause::PeerTimeout)
+            }
+        };
+        match over {
+            Some(cause) => {
                 // Whoever is there learns that nobody is here any more.
-                self.abandon(id);
-                self.remove(id);
-                return;
+                self.say(id, Kind::Reset, 0);
+                self.fail(now, id, cause, late);
             }
-            _ => {}
+            None => self.update(now, id),
         }
-        if endpoint.talks() && endpoint.silence(config).is_some_and(|at| at <= now) {
-            self.abandon(id);
-            self.fail(now, id, Cause::PeerTimeout, late);
-            return;
-        }
-        if endpoint.keepalive(config).is_some_and(|at| at <= now) {
-            endpoint.ask(now);
-        }
-        endpoint.tx.on_timeout(now);
-        self.update(now, id);
-    }
-
-    /// Tells the peer that this end is over.
-    fn abandon(&mut self, id: EndpointId) {
-        let Some(endpoint) = self.endpoints.get(id) else { return };
-        let Some(remote) = endpoint.remote else { return };
-        let reset =
-            Header { kind: Kind::Reset, ack_request: false, psn: 0, dest: remote.to_wire(), src: id.to_wire(), ack: 0 };
-        let to = endpoint.peer;
-        self.push_control(Transmit { to, endpoint: None, packet: reset.emit(&[]) });
     }
 
     // ---- housekeeping ----
@@ -612,117 +558,85 @@ impl Interface {
     fn update(&mut self, now: Nanos, id: EndpointId) {
         let config = &self.config;
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        if !endpoint.ready && endpoint.wants(now) {
+        let life = &endpoint.life;
+        let (wants, deadline) = match &endpoint.role {
+            Role::Initiator(it) => (it.wants(now, life), it.deadline(life, config)),
+            Role::Acceptor(it) => (it.wants(now, life), it.deadline(life, config)),
+        };
+        if wants && !endpoint.ready {
             endpoint.ready = true;
             self.ready.push_back(id);
         }
-        if let Some(mut at) = endpoint.deadline(config) {
-            // What is due waits only for [`Interface::poll_transmit`]; that it is called late must not make time stand still.
-            if at <= now {
-                at = now + STALLED;
-            }
-            // An earlier look will see to the rest.
-            if endpoint.timer.is_none_or(|timer| at < timer) {
-                endpoint.timer = Some(at);
-                self.timers.push(Reverse((at, id)));
-            }
+        let Some(mut at) = deadline else { return };
+        // What is due waits only for [`Interface::poll_transmit`]; that it is called late must not make time stand still.
+        if at <= now {
+            at = now + STALLED;
+        }
+        // An earlier look will see to the rest.
+        if endpoint.timer.is_none_or(|timer| at < timer) {
+            endpoint.timer = Some(at);
+            self.timers.push(Reverse((at, id)));
         }
     }
 
     /// An endpoint is over, for a reason that its owner did not make.
     fn fail(&mut self, now: Nanos, id: EndpointId, cause: Cause, late: Nanos) {
-        if self.endpoints.get(id).is_some_and(|endpoint| !endpoint.owned) {
-            self.remove(id);
-            return;
-        }
-        self.forget(id);
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
-        if endpoint.state == State::Dead {
-            return;
-        }
-        let failure = endpoint.failure(cause, late);
-        let (peer, nonce) = (endpoint.peer, endpoint.nonce);
-        let remote = endpoint.remote;
-        // What is left needs no memory for packets.
-        *endpoint = Endpoint { remote, ..Endpoint::new(now, peer, nonce, State::Dead, true) };
-        self.events.push_back(Event::Failed(id, failure));
-    }
-
-    /// Takes an endpoint out of the maps by which peers find it, and what counts it.
-    fn forget(&mut self, id: EndpointId) {
-        self.unlist(id);
-        let Some(endpoint) = self.endpoints.get(id) else { return };
-        if matches!(endpoint.state, State::HalfOpen { .. }) {
-            self.half_open -= 1;
-        }
-        for began in [true, false] {
-            let key = (endpoint.peer, endpoint.nonce, began);
-            if self.sessions.get(&key) == Some(&id) {
-                self.sessions.remove(&key);
-            }
-        }
-    }
-
-    /// Takes an endpoint out of the lists in which it waits for a peer or for an owner.
-    fn unlist(&mut self, id: EndpointId) {
-        let Some(endpoint) = self.endpoints.get(id) else { return };
-        for lists in [&mut self.connecting, &mut self.unclaimed] {
-            if let Some(list) = lists.get_mut(&endpoint.peer) {
-                list.retain(|known| *known != id);
-                if list.is_empty() {
-                    lists.remove(&endpoint.peer);
+        match &mut endpoint.role {
+            Role::Initiator(initiator) if initiator.closed.is_none() => {
+                if initiator.state != State::Dead {
+                    self.events.push_back(Event::Failed(id, initiator.failure(&endpoint.life, cause, late)));
+                    *initiator = Initiator::dead(now);
                 }
             }
+            Role::Initiator(_) | Role::Acceptor(_) => self.remove(id),
         }
     }
 
     fn remove(&mut self, id: EndpointId) {
-        self.forget(id);
-        if self.endpoints.remove(id).is_some() {
-            self.events.push_back(Event::Gone(id));
+        let Some(endpoint) = self.endpoints.remove(id) else { return };
+        if let Role::Acceptor(acceptor) = endpoint.role {
+            self.half_open -= usize::from(acceptor.half_open.is_some());
+            self.accepted.remove(&(endpoint.peer, endpoint.nonce));
         }
+        self.events.push_back(Event::Gone(id));
     }
 }
 
 /// The next packet of an endpoint.
-fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, jitter: u64) -> Option<Vec<u8>> {
-    let ack = endpoint.rx.expected();
-    let src = id.to_wire();
-    let mut repeats = false;
-    if let State::Connecting { tries, next, deadline } | State::HalfOpen { tries, next, deadline } = &mut endpoint.state
-        && *next <= now
-    {
-        let wait = (FIRST_RTO << (*tries).min(16)).min(MAX_RTO);
-        *tries += 1;
-        // Up to a quarter longer, so that those who began together do not go on together.
-        *next = (now + wait + jitter % (wait / 4)).min(*deadline);
-        repeats = true;
+fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, random: u64) -> Option<Vec<u8>> {
+    let nonce = endpoint.nonce;
+    let dest = endpoint.remote.map_or(0, EndpointId::to_wire);
+    let header = |kind| Header { kind, ack_request: false, psn: 0, dest, src: id.to_wire(), ack: 0 };
+    let life = &mut endpoint.life;
+    match &mut endpoint.role {
+        Role::Initiator(initiator) => {
+            match &mut initiator.state {
+                State::Connecting(retry) => {
+                    return retry.due(now, random).then(|| header(Kind::Connect { nonce }).emit(&[]));
+                }
+                State::Open => {}
+                State::Dead => return None,
+            }
+            if let Some(out) = initiator.tx.next(now) {
+                let asks = std::mem::take(&mut life.probe) || out.ack_request;
+                return Some(Header { psn: out.psn, ack_request: asks, ..header(out.kind) }.emit(out.body));
+            }
+            let asks = std::mem::take(&mut life.probe);
+            asks.then(|| Header { ack_request: true, ..header(Kind::Ack) }.emit(&[]))
+        }
+        Role::Acceptor(acceptor) => {
+            let again = acceptor.half_open.as_mut().is_some_and(|retry| retry.due(now, random));
+            if std::mem::take(&mut acceptor.answer) || again {
+                return Some(header(Kind::Accept { nonce }).emit(&[]));
+            }
+            let asks = std::mem::take(&mut life.probe);
+            if !asks && acceptor.rx.deadline().is_none_or(|at| at > now) {
+                return None;
+            }
+            acceptor.rx.acknowledged();
+            let ack = acceptor.rx.expected();
+            Some(Header { ack, ack_request: asks, ..header(Kind::Ack) }.emit(&acceptor.rx.sack()))
+        }
     }
-    if let State::Connecting { .. } = endpoint.state {
-        let kind = Kind::Connect { nonce: endpoint.nonce };
-        let header = Header { kind, ack_request: false, psn: 0, dest: 0, src, ack };
-        return repeats.then(|| header.emit(&[]));
-    }
-    let dest = endpoint.remote?.to_wire();
-    if std::mem::take(&mut endpoint.accept) || repeats {
-        let kind = Kind::Accept { nonce: endpoint.nonce };
-        return Some(Header { kind, ack_request: false, psn: 0, dest, src, ack }.emit(&[]));
-    }
-    let due = endpoint.rx.deadline().is_some_and(|at| at <= now);
-    let sack = if due { endpoint.rx.sack() } else { Vec::new() };
-    // Data carries no bits; if some are due they go first.
-    if sack.is_empty()
-        && let Some(out) = endpoint.tx.next(now)
-    {
-        let header = Header { kind: out.kind, ack_request: out.ack_request, psn: out.psn, dest, src, ack };
-        let packet = header.emit(out.body);
-        endpoint.rx.acknowledged(false);
-        return Some(packet);
-    }
-    let probe = std::mem::take(&mut endpoint.probe);
-    if !due && !probe {
-        return None;
-    }
-    endpoint.rx.acknowledged(true);
-    Some(Header { kind: Kind::Ack, ack_request: probe, psn: 0, dest, src, ack }.emit(&sack))
 }

@@ -1,20 +1,25 @@
 //! Reliable messages over datagrams, as a state machine without I/O: time, packets and random numbers come in, packets and events go
 //! out.
 //!
-//! An [`Interface`] is what stands behind one UD queue pair. An endpoint is one end of a session with an endpoint of another
-//! interface. A session begins when an endpoint sends CONNECT to an interface's address, with a random *nonce* that names
-//! the session for ever: a packet that comes twice belongs to the same session, a peer that started again to another one. Endpoints have random
-//! ids that are never used again, so what comes late finds nobody; who asks for an endpoint that does not exist is told so (RESET).
+//! An [`Interface`] is what stands behind one UD queue pair. A program makes endpoints that send to other interfaces (*initiators*); each
+//! has its other end there (an *acceptor*), which receives for it and belongs to nobody. The two are a session. It begins when the
+//! initiator sends CONNECT to the interface's address, with a random *nonce* that names the session for ever: a packet that comes twice
+//! belongs to the same session, a peer that started again to another one. Endpoints have random ids that are never used again, so what
+//! comes late finds nobody; and who asks for an endpoint that does not exist is told so (RESET).
 //!
-//! - *Both at once.* If two endpoints ask each other for a session at the same time, the lower nonce wins at both ends.
+//! - *Both at once.* Two programs that connect to each other, at the same time or one after the other, have two sessions, one for each
+//!   direction. Nothing is to be agreed on, and closing one does not end the other. (UCX joins the two into one. Which of several belong
+//!   together is then a guess of both ends, from the order in which packets come: its reports 6040, 2453, 892, 544, 953 and 1005.)
 //! - *Loss.* Acknowledgements say what came out of order (selective acknowledgement). What three later packets overtook is lost; a
 //!   timer, with backoff, finds out the rest. Losses shrink the congestion window by three tenths, once for each round trip.
 //! - *End.* An endpoint that its owner closes delivers what was sent before, says FIN in sequence, and is gone once that is acknowledged,
 //!   or after [`Config::linger`]. The address handle that leads to the peer is needed until [`Event::Gone`].
 //! - *Identity.* Peers are told apart by GID and queue pair number, never by an address handle or a link-layer address.
 
+mod acceptor;
 mod config;
 mod endpoint;
+mod initiator;
 mod interface;
 mod rx;
 mod table;
@@ -73,10 +78,7 @@ pub enum Cause {
     /// The peer acknowledged nothing for too long.
     #[error("the peer did not acknowledge anything in time")]
     PeerTimeout,
-    /// The peer closed its end.
-    #[error("the peer closed the session")]
-    Closed,
-    /// The peer does not know the session: it started again, or gave up.
+    /// The peer does not know the session: it closed its interface, started again, or gave up.
     #[error("the peer does not know the session")]
     Reset,
 }

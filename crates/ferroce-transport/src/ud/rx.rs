@@ -88,12 +88,10 @@ impl RxWindow {
         self.ack_at = Some(now);
     }
 
-    /// One is being sent, with or without the bits of [`RxWindow::sack`].
-    pub(super) fn acknowledged(&mut self, with_sack: bool) {
+    /// One is being sent.
+    pub(super) fn acknowledged(&mut self) {
         self.unacked = 0;
-        if with_sack || self.held.is_empty() {
-            self.ack_at = None;
-        }
+        self.ack_at = None;
     }
 
     /// A bit for each PSN after the expected one: whether it came.

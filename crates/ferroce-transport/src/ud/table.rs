@@ -57,8 +57,8 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Adds what `make` makes of its id, whose number is made of `random`; `None` if the table is full.
-    pub(super) fn insert(&mut self, random: u64, make: impl FnOnce(EndpointId) -> T) -> Option<EndpointId> {
+    /// Adds a value under an id that is made of `random`; `None` if the table is full.
+    pub(super) fn insert(&mut self, random: u64, value: T) -> Option<EndpointId> {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.entries.len() < MAX_ENDPOINTS as usize => {
@@ -69,7 +69,7 @@ impl<T> Table<T> {
         };
         // Never 0, which stands for no endpoint.
         let id = EndpointId((random | 1 << PLACE_BITS) & !u64::from(MAX_ENDPOINTS - 1) | u64::from(place));
-        self.entries[place as usize] = Some((id, Box::new(make(id))));
+        self.entries[place as usize] = Some((id, Box::new(value)));
         self.len += 1;
         Some(id)
     }
@@ -107,10 +107,10 @@ mod tests {
     #[test]
     fn an_old_id_names_nothing() {
         let mut table = Table::new();
-        let first = table.insert(0, |_| 'a').unwrap();
+        let first = table.insert(0, 'a').unwrap();
         assert_ne!(first.to_wire(), 0);
         assert_eq!(table.remove(first), Some('a'));
-        let second = table.insert(u64::MAX, |_| 'b').unwrap();
+        let second = table.insert(u64::MAX, 'b').unwrap();
         assert_eq!(first.place(), second.place());
         assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
         assert_eq!((table.remove(first), table.len()), (None, 1));

@@ -144,8 +144,9 @@ impl TxWindow {
         self.order += 1;
         self.in_flight += 1;
         self.unasked += 1;
-        // The last for now, or the last that may be sent before an answer: somebody has to say what arrived.
-        let ack_request = again || self.unasked >= ASK_EVERY || !self.can_send();
+        // The last that may be sent before an answer has to ask for one; the last for now can wait for the peer to say what arrived.
+        let full = self.in_flight >= self.window / ONE;
+        let ack_request = again || self.unasked >= ASK_EVERY || full;
         if ack_request {
             self.unasked = 0;
         }
