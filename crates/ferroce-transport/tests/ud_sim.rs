@@ -579,7 +579,7 @@ fn the_window_is_a_bound_that_says_so() {
 #[test]
 fn a_connection_survives_the_loss_of_its_handshake() {
     for seed in seeds(300) {
-        let mut world = World::new(seed, 2, &Config::default(), Faults { loss: 40, ..BAD });
+        let mut world = World::new(seed, 2, &Config::default(), Faults { loss: 20, ..BAD });
         let id = world.connect(0, 1);
         world.run_until(100 * SECOND);
         assert!(world.hosts[0].interface.is_connected(id, address(1)), "seed {seed}");
@@ -605,7 +605,7 @@ fn an_end_that_gave_up_says_so() {
     assert_eq!(world.hosts[1].interface.len(), 0);
 }
 
-/// Packets of a session that come from another address, as somebody would send them who has seen them.
+/// Packets of a session that come from another address or endpoint, as somebody would send them who has seen them.
 #[test]
 fn a_session_belongs_to_an_address() {
     let mut world = World::new(1, 3, &Config::default(), Faults::default());
@@ -618,9 +618,13 @@ fn a_session_belongs_to_an_address() {
             let receiver = &mut world.hosts[1].interface;
             receiver.receive(world.now, from, &transmit.packet, &mut |_| panic!("it is not from the peer"));
         }
+        let mut other = transmit.packet.clone();
+        other[17] ^= 1;
+        let receiver = &mut world.hosts[1].interface;
+        receiver.receive(world.now, address(0), &other, &mut |_| panic!("it is not of the session"));
         world.launch(0, 1, transmit.packet);
     }
-    assert_eq!(world.hosts[1].interface.counters().wrong_source, 2);
+    assert_eq!(world.hosts[1].interface.counters().wrong_source, 3);
     let until = world.now + SECOND;
     world.run_until(until);
     assert_eq!(world.received_of(0, id), 4);
