@@ -3,7 +3,9 @@
 //! | module | the question it answers |
 //! |---|---|
 //! | [`ud`] | how do datagrams become reliable messages? No I/O, no clock |
+//! | [`ud_verbs`] | what does that take of a device? One UD queue pair, and leased address handles |
 
 #![forbid(unsafe_code)]
 
 pub mod ud;
+pub mod ud_verbs;

@@ -22,6 +22,22 @@ impl Gid {
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
 
+    /// Source and destination of a received datagram, from the 40 bytes before it. For RoCEv2 over IPv4 the IPv4 header is in the
+    /// last 20 of them (IBTA annex A17.4.5.1), and is told from an IPv6 header by its version.
+    pub fn of_grh(grh: &[u8; 40]) -> (Self, Self) {
+        if grh[0] >> 4 == 6 {
+            let part = |at: usize| {
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(&grh[at..at + 16]);
+                Self(bytes)
+            };
+            (part(8), part(24))
+        } else {
+            let part = |at: usize| Self::from(std::net::Ipv4Addr::new(grh[at], grh[at + 1], grh[at + 2], grh[at + 3]));
+            (part(32), part(36))
+        }
+    }
+
     /// Whether this is a multicast GID: IPv6 `ff00::/8`, or an IPv4-mapped `224.0.0.0/4`.
     pub fn is_multicast(self) -> bool {
         self.ip().is_multicast()

@@ -207,9 +207,10 @@ impl Pd {
         if !wc.flags.contains(WcFlags::GRH) {
             return Err(Error::invalid("completion", "it has no GRH"));
         }
-        let (sgid, dgid, traffic_class) = parse_grh(grh);
+        let (sgid, dgid) = Gid::of_grh(grh);
         let local = self.context().find_gid(port_num, dgid.ip())?;
         let mut attr = AhAttr { sl: wc.sl, port_num, ..AhAttr::roce(sgid, local.index) };
+        let traffic_class = traffic_class(grh);
         if let Some(grh) = &mut attr.grh {
             grh.traffic_class = traffic_class;
         }
@@ -232,20 +233,9 @@ impl Pd {
     }
 }
 
-/// Source, destination and traffic class of the 40 bytes before a datagram. For RoCEv2 over IPv4 the IPv4 header is in
-/// the last 20 of them (IBTA annex A17.4.5.1), and is told from an IPv6 header by its version.
-fn parse_grh(grh: &[u8; 40]) -> (Gid, Gid, u8) {
-    if grh[0] >> 4 == 6 {
-        let part = |at: usize| {
-            let mut bytes = [0; 16];
-            bytes.copy_from_slice(&grh[at..at + 16]);
-            Gid::from_bytes(bytes)
-        };
-        (part(8), part(24), grh[0] << 4 | grh[1] >> 4)
-    } else {
-        let part = |at: usize| Gid::from(std::net::Ipv4Addr::new(grh[at], grh[at + 1], grh[at + 2], grh[at + 3]));
-        (part(32), part(36), grh[21])
-    }
+/// The traffic class in the 40 bytes before a datagram.
+fn traffic_class(grh: &[u8; 40]) -> u8 {
+    if grh[0] >> 4 == 6 { grh[0] << 4 | grh[1] >> 4 } else { grh[21] }
 }
 
 impl Mr {

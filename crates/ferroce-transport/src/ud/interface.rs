@@ -8,6 +8,7 @@ use super::wire::{Header, Kind};
 use super::{AM_IDS, Cause, Event, Nanos, PeerAddress};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::fmt;
 
 /// Answers to packets for endpoints that do not exist, which wait to be sent. More are dropped: whoever asked will ask again.
 const MAX_CONTROL: usize = 256;
@@ -268,6 +269,22 @@ impl Interface {
         Ok(())
     }
 
+    /// There is no way to the peer of an endpoint: it fails at once.
+    pub fn unreachable(&mut self, now: Nanos, id: EndpointId) {
+        self.fail(now, id, Cause::Unreachable, 0);
+    }
+
+    /// Ends everything. Peers are told, as far as [`Interface::poll_transmit`] is still called; no more than that is remembered.
+    pub fn shut_down(&mut self) {
+        let ids: Vec<EndpointId> = self.endpoints.ids().collect();
+        for id in ids {
+            if self.endpoints.get(id).is_some_and(|endpoint| endpoint.remote.is_some()) {
+                self.say(id, Kind::Reset, 0);
+            }
+            self.remove(id);
+        }
+    }
+
     // ---- what comes in ----
 
     /// Takes in what came from `from`, and hands on the messages that are complete by that.
@@ -444,7 +461,8 @@ impl Interface {
         let Some(endpoint) = self.endpoints.get(id) else { return };
         let Some(remote) = endpoint.remote else { return };
         let header = Header { kind, ack_request: false, psn: 0, dest: remote.to_wire(), src: id.to_wire(), ack };
-        self.push_control(Transmit { to: endpoint.peer, endpoint: None, packet: header.emit(&[]) });
+        // Of these there is at most one for each endpoint, so no bound is needed.
+        self.control.push_back(Transmit { to: endpoint.peer, endpoint: None, packet: header.emit(&[]) });
     }
 
     /// Tells whoever sent a packet that the endpoint which it is for does not exist.
@@ -453,12 +471,8 @@ impl Interface {
             return;
         }
         let reset = Header { kind: Kind::Reset, ack_request: false, psn: 0, dest: cause.src, src: cause.dest, ack: 0 };
-        self.push_control(Transmit { to, endpoint: None, packet: reset.emit(&[]) });
-    }
-
-    fn push_control(&mut self, transmit: Transmit) {
         if self.control.len() < MAX_CONTROL {
-            self.control.push_back(transmit);
+            self.control.push_back(Transmit { to, endpoint: None, packet: reset.emit(&[]) });
         }
     }
 
@@ -600,6 +614,19 @@ impl Interface {
             self.accepted.remove(&(endpoint.peer, endpoint.nonce));
         }
         self.events.push_back(Event::Gone(id));
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<_> = self.endpoints.ids().filter_map(|id| Some((id, self.endpoints.get(id)?))).collect();
+        f.debug_struct("Interface")
+            .field("endpoints", &endpoints)
+            .field("ready", &self.ready)
+            .field("control", &self.control.len())
+            .field("timers", &self.timers.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
     }
 }
 

@@ -78,6 +78,9 @@ pub enum Cause {
     /// The peer acknowledged nothing for too long.
     #[error("the peer did not acknowledge anything in time")]
     PeerTimeout,
+    /// There is no way to the peer.
+    #[error("there is no way to the peer")]
+    Unreachable,
     /// The peer does not know the session: it closed its interface, started again, or gave up.
     #[error("the peer does not know the session")]
     Reset,

@@ -98,6 +98,10 @@ impl<T> Table<T> {
         self.len -= 1;
         Some(*value)
     }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = EndpointId> {
+        self.entries.iter().flatten().map(|(id, _)| *id)
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,96 @@
+use super::{InterfaceAddress, UdVerbs};
+use crate::ud::{EndpointId, Failure, SendError};
+use std::fmt;
+
+/// An endpoint: sends to one interface. Dropping it closes it; what was sent before is still delivered, for as long as the interface lives
+/// and the peer takes it in time ([`crate::ud::Config::linger`]).
+pub struct UdEndpoint {
+    interface: UdVerbs,
+    id: EndpointId,
+    peer: InterfaceAddress,
+}
+
+impl UdEndpoint {
+    pub(super) fn new(interface: UdVerbs, id: EndpointId, peer: InterfaceAddress) -> Self {
+        Self { interface, id, peer }
+    }
+
+    /// The interface that it sends to.
+    pub fn peer(&self) -> InterfaceAddress {
+        self.peer
+    }
+
+    /// Sends an active message: `payload` to the peer's handler of id `am`. It was copied when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]: nothing was sent. After [`SendError::Busy`] make progress and try again.
+    pub fn am(&self, am: u8, payload: &[u8]) -> Result<(), SendError> {
+        let shared = &self.interface.0;
+        let mut state = shared.state.lock();
+        let now = shared.now();
+        state.protocol.send(now, self.id, am, payload)?;
+        state.pump(now);
+        Ok(())
+    }
+
+    /// Whether the peer has all that was sent. If not, it is asked to say so; make progress and call again.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Failed`] if that will never be.
+    pub fn flush(&self) -> Result<bool, SendError> {
+        let shared = &self.interface.0;
+        let mut state = shared.state.lock();
+        let now = shared.now();
+        let flushed = state.protocol.flush(now, self.id)?;
+        state.pump(now);
+        Ok(flushed)
+    }
+
+    /// Asks the peer for a sign of life; the endpoint fails if none comes in time.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Failed`] if it has failed.
+    pub fn check(&self) -> Result<(), SendError> {
+        let shared = &self.interface.0;
+        let mut state = shared.state.lock();
+        let now = shared.now();
+        state.protocol.check(now, self.id)?;
+        state.pump(now);
+        Ok(())
+    }
+
+    /// Whether it is connected to the interface at `peer`. Compares addresses, never address handles or link-layer addresses.
+    pub fn is_connected(&self, peer: InterfaceAddress) -> bool {
+        self.interface.0.state.lock().protocol.is_connected(self.id, peer.0)
+    }
+
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<Failure> {
+        self.interface.0.state.lock().failures.get(&self.id).copied()
+    }
+}
+
+impl Drop for UdEndpoint {
+    fn drop(&mut self) {
+        let shared = &self.interface.0;
+        let mut state = shared.state.lock();
+        let now = shared.now();
+        // Closed once, here, so it is known.
+        let _ = state.protocol.close(now, self.id);
+        state.failures.remove(&self.id);
+        let told = state.told.remove(&self.id);
+        state.pump(now);
+        drop(state);
+        // Somebody else's destructors may run in it.
+        drop(told);
+    }
+}
+
+impl fmt::Debug for UdEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdEndpoint").field("id", &self.id).field("peer", &self.peer).finish()
+    }
+}

@@ -1,0 +1,385 @@
+//! ud_verbs: reliable active messages over one UD queue pair.
+//!
+//! [`UdVerbs`] is an interface; [`UdVerbs::connect`] makes an endpoint that sends to another one. The protocol is [`crate::ud`]; here are
+//! its queue pair, its clock and its address handles. Each endpoint leases its address handle from the context's
+//! [`AhCache`](ferroce_verbs::AhCache) until it is really gone, lingering included, and each posted datagram holds one until it is sent:
+//! so neither expiry nor eviction nor a teardown takes one from under a sender, whatever the cache's time to live.
+//!
+//! # Threads
+//!
+//! Every call may be made from any thread. One thread at a time makes progress; another that tries meanwhile finds nothing to do. Handlers are
+//! called by that thread with no lock held: they may send, connect and close. Messages of one endpoint are handed over in order.
+
+mod endpoint;
+mod links;
+mod options;
+mod queue;
+
+pub use endpoint::UdEndpoint;
+pub use options::{InterfaceAddress, UdOptions};
+
+use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
+use ferroce_verbs::{AhError, AhLease, Context, Error, GidEntry, Result};
+use links::{Links, Route};
+use parking_lot::{Mutex, RwLock};
+use queue::Queue;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A message that arrived, for the handler of its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Who sent it.
+    pub peer: InterfaceAddress,
+    /// What was sent.
+    pub payload: &'a [u8],
+}
+
+type Handler = Arc<dyn Fn(Message<'_>) + Send + Sync>;
+type FailureHandler = Box<dyn FnOnce(Failure) + Send>;
+
+/// An interface: one UD queue pair, and the endpoints that use it. Clones are handles to the same; endpoints hold it.
+#[derive(Clone)]
+pub struct UdVerbs(Arc<Shared>);
+
+struct Shared {
+    local: PeerAddress,
+    start: Instant,
+    state: Mutex<State>,
+    progressing: AtomicBool,
+    handlers: RwLock<[Option<Handler>; AM_IDS as usize]>,
+}
+
+struct State {
+    protocol: ud::Interface,
+    queue: Queue,
+    links: Links,
+    /// Whom to tell when an endpoint fails.
+    told: HashMap<EndpointId, FailureHandler>,
+    failures: HashMap<EndpointId, Failure>,
+    /// What could be sent but for the queue, which was full.
+    overflow: VecDeque<(AhLease, PeerAddress, Vec<u8>)>,
+    /// Of failed resolutions, the last.
+    no_way: Option<AhError>,
+    send_errors: u64,
+    receive_errors: u64,
+    inbox: Inbox,
+}
+
+/// Messages between their arrival and their handlers; kept, so that they cost no allocation.
+#[derive(Default)]
+struct Inbox {
+    messages: Vec<(PeerAddress, u8, Range<usize>)>,
+    bytes: Vec<u8>,
+    failed: Vec<(FailureHandler, Failure)>,
+}
+
+/// What an interface has and has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UdCounters {
+    /// Endpoints that exist, those included that linger or that peers made.
+    pub endpoints: usize,
+    /// Address handles that they lease.
+    pub leases: usize,
+    /// Datagrams that the device did not send.
+    pub send_errors: u64,
+    /// Received datagrams that the device reported as failed.
+    pub receive_errors: u64,
+    /// The protocol's.
+    pub protocol: ud::Counters,
+}
+
+impl UdVerbs {
+    /// Makes an interface of `context`.
+    ///
+    /// # Errors
+    ///
+    /// What the device says: no address, no resources.
+    pub fn open(context: &Context, options: UdOptions) -> Result<Self> {
+        let entry = choose(context, &options)?;
+        let port = context.query_port(options.port)?;
+        let mut protocol = options.protocol.clone();
+        protocol.mtu = protocol.mtu.min(port.active_mtu.bytes() as usize).min(entry.mtu.bytes() as usize);
+        if protocol.mtu < 256 {
+            return Err(Error::invalid(
+                "mtu",
+                format!("{} bytes are less than the 256 of the least MTU", protocol.mtu),
+            ));
+        }
+        let pd = context.alloc_pd()?;
+        let queue = Queue::open(context, &pd, &options, protocol.mtu)?;
+        let local = PeerAddress { gid: entry.gid, qpn: queue.qpn() };
+        let state = State {
+            protocol: ud::Interface::new(protocol, rand::random),
+            queue,
+            links: Links::new(context.ah_cache()?, pd, options.port, entry.index),
+            told: HashMap::new(),
+            failures: HashMap::new(),
+            overflow: VecDeque::new(),
+            no_way: None,
+            send_errors: 0,
+            receive_errors: 0,
+            inbox: Inbox::default(),
+        };
+        Ok(Self(Arc::new(Shared {
+            local,
+            start: Instant::now(),
+            state: Mutex::new(state),
+            progressing: AtomicBool::new(false),
+            handlers: RwLock::new([const { None }; AM_IDS as usize]),
+        })))
+    }
+
+    /// Where peers reach it.
+    pub fn address(&self) -> InterfaceAddress {
+        InterfaceAddress(self.0.local)
+    }
+
+    /// Most bytes of a message.
+    pub fn max_message(&self) -> usize {
+        self.0.state.lock().protocol.config().max_message()
+    }
+
+    /// Has messages with this id handed to `handler` from now on. Messages whose id has no handler are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::AmId`].
+    pub fn set_am_handler(
+        &self,
+        am: u8,
+        handler: impl Fn(Message<'_>) + Send + Sync + 'static,
+    ) -> Result<(), SendError> {
+        let mut handlers = self.0.handlers.write();
+        *handlers.get_mut(usize::from(am)).ok_or(SendError::AmId(am))? = Some(Arc::new(handler));
+        Ok(())
+    }
+
+    /// An endpoint that sends to the interface at `peer`. It can be sent to at once; whether the peer answers shows later, see
+    /// [`UdEndpoint::failure`].
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Full`].
+    pub fn connect(&self, peer: InterfaceAddress) -> Result<UdEndpoint, SendError> {
+        self.connect_with(peer, None)
+    }
+
+    /// The same; if the endpoint fails before it is closed, `failed` is called, once, by the thread that makes progress.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Full`].
+    pub fn connect_or(
+        &self,
+        peer: InterfaceAddress,
+        failed: impl FnOnce(Failure) + Send + 'static,
+    ) -> Result<UdEndpoint, SendError> {
+        self.connect_with(peer, Some(Box::new(failed)))
+    }
+
+    fn connect_with(&self, peer: InterfaceAddress, failed: Option<FailureHandler>) -> Result<UdEndpoint, SendError> {
+        let mut state = self.0.state.lock();
+        let now = self.0.now();
+        let id = state.protocol.connect(now, peer.0)?;
+        if let Some(failed) = failed {
+            state.told.insert(id, failed);
+        }
+        state.pump(now);
+        drop(state);
+        Ok(UdEndpoint::new(self.clone(), id, peer))
+    }
+
+    /// Takes in what came, sends what is due, and calls the handlers. Returns how many datagrams it took in. Never blocks; to be called
+    /// again and again, as nothing else makes progress.
+    ///
+    /// # Errors
+    ///
+    /// What the device says. What the call had taken in by then has been handed over.
+    pub fn progress(&self) -> Result<usize> {
+        if self.0.progressing.swap(true, Ordering::Acquire) {
+            return Ok(0);
+        }
+        let _over = Over(&self.0.progressing);
+        let mut state = self.0.state.lock();
+        let mut inbox = std::mem::take(&mut state.inbox);
+        let taken = state.take_in(&self.0, &mut inbox);
+        drop(state);
+        for (peer, am, range) in inbox.messages.drain(..) {
+            let handler = self.0.handlers.read()[usize::from(am)].clone();
+            if let Some(handler) = handler {
+                handler(Message { peer: InterfaceAddress(peer), payload: &inbox.bytes[range] });
+            }
+        }
+        inbox.bytes.clear();
+        for (failed, failure) in inbox.failed.drain(..) {
+            failed(failure);
+        }
+        self.0.state.lock().inbox = inbox;
+        taken
+    }
+
+    /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let next = self.0.state.lock().protocol.next_timeout()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.0.now())))
+    }
+
+    /// What it has and has seen.
+    pub fn counters(&self) -> UdCounters {
+        let state = self.0.state.lock();
+        UdCounters {
+            endpoints: state.protocol.len(),
+            leases: state.links.len(),
+            send_errors: state.send_errors,
+            receive_errors: state.receive_errors,
+            protocol: state.protocol.counters(),
+        }
+    }
+
+    /// Why the last address could not be resolved, if one could not.
+    pub fn last_resolution_error(&self) -> Option<AhError> {
+        self.0.state.lock().no_way.clone()
+    }
+}
+
+/// Lets another thread make progress, also if a handler panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Nanos {
+        queue::nanos(self.start)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let now = self.now();
+        let state = self.state.get_mut();
+        state.protocol.shut_down();
+        state.pump(now);
+    }
+}
+
+impl State {
+    fn take_in(&mut self, shared: &Shared, inbox: &mut Inbox) -> Result<usize> {
+        self.reap()?;
+        let now = shared.now();
+        let Inbox { messages, bytes, failed } = inbox;
+        let protocol = &mut self.protocol;
+        let found = self.queue.receive(shared.local.gid, |from, packet| {
+            protocol.receive(now, from, packet, &mut |delivery| {
+                let start = bytes.len();
+                bytes.extend_from_slice(delivery.payload);
+                messages.push((delivery.peer, delivery.am, start..bytes.len()));
+            });
+        })?;
+        self.receive_errors += found.errors as u64;
+        self.settle(now);
+        if self.protocol.next_timeout().is_some_and(|at| at <= now) {
+            self.protocol.on_timeout(now);
+        }
+        self.pump(now);
+        while let Some(event) = self.protocol.poll_event() {
+            match event {
+                Event::Connected(_) => {}
+                Event::Failed(id, failure) => {
+                    self.failures.insert(id, failure);
+                    failed.extend(self.told.remove(&id).map(|handler| (handler, failure)));
+                }
+                Event::Gone(id) => self.links.release(id),
+            }
+        }
+        Ok(found.datagrams)
+    }
+
+    fn reap(&mut self) -> Result<()> {
+        let found = self.queue.reap()?;
+        self.send_errors += found.errors as u64;
+        Ok(())
+    }
+
+    /// Address handles that were waited for.
+    fn settle(&mut self, now: Nanos) {
+        if !self.links.waits() {
+            return;
+        }
+        let Self { links, overflow, protocol, no_way, .. } = self;
+        links.settle(|id, to, outcome| match outcome {
+            Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
+            Err(error) => {
+                *no_way = Some(error);
+                protocol.unreachable(now, id);
+            }
+        });
+    }
+
+    /// Sends what is due, as far as the queue has room.
+    fn pump(&mut self, now: Nanos) {
+        let mut next = self.next_datagram(now);
+        while let Some((lease, to, packet)) = next {
+            if !self.queue.has_room() && (self.reap().is_err() || !self.queue.has_room()) {
+                self.overflow.push_front((lease, to, packet));
+                return;
+            }
+            next = self.next_datagram(now);
+            // As if the network had lost it: the protocol sends it again, and gives up in time.
+            if self.queue.post(lease, to, &packet, next.is_some()).is_err() {
+                self.send_errors += 1;
+            }
+        }
+    }
+
+    /// What to send next, if there is something and a way for it.
+    fn next_datagram(&mut self, now: Nanos) -> Option<(AhLease, PeerAddress, Vec<u8>)> {
+        if let Some(next) = self.overflow.pop_front() {
+            return Some(next);
+        }
+        loop {
+            let transmit = self.protocol.poll_transmit(now)?;
+            match self.links.route(transmit.endpoint, transmit.to, transmit.packet) {
+                Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
+                Route::Later => {}
+                Route::None(error) => {
+                    self.no_way = Some(error);
+                    if let Some(id) = transmit.endpoint {
+                        self.protocol.unreachable(now, id);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for UdVerbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.state.lock();
+        f.debug_struct("UdVerbs")
+            .field("address", &self.address())
+            .field("now", &self.0.now())
+            .field("protocol", &state.protocol)
+            .field("overflow", &state.overflow.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The local address to use.
+fn choose(context: &Context, options: &UdOptions) -> Result<GidEntry> {
+    if let Some(ip) = options.address {
+        return context.find_gid(options.port, ip);
+    }
+    let table = context.gid_table(options.port)?;
+    let best = table.iter().find(|entry| !entry.loopback).or(table.first());
+    best.cloned().ok_or_else(|| Error::invalid("device", "it has no address: bring a network interface up"))
+}
