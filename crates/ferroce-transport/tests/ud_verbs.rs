@@ -87,8 +87,9 @@ fn both_ways(config: SoftConfig, count: u32) {
     drop((to_a, to_b));
     until(&[&a, &b], || a.counters().endpoints + b.counters().endpoints == 0);
     assert_eq!((a.counters().leases, b.counters().leases), (0, 0));
-    let cache = ca.ah_cache().unwrap().counters();
-    assert_eq!(cache.live, cache.idle, "{cache:?}");
+    // What was sent last lets go of its address handle when its completion is seen.
+    let cache = ca.ah_cache().unwrap();
+    until(&[&a, &b], || cache.counters().idle == cache.counters().live);
 }
 
 #[test]
@@ -132,14 +133,7 @@ fn t1_t2_linger_at_every_time_to_live() {
             // Closed with all of it on its way, or not even connected.
             drop((to_b, to_a));
         }
-        let t = Instant::now();
-        until(&[&a, &b], || {
-            if t.elapsed() > Duration::from_secs(5) {
-                println!("{ttl:?} {:?}\n{:?}\n{a:?} {b:?}", ca.counters(), cb.counters());
-                std::process::exit(1);
-            }
-            a.counters().endpoints + b.counters().endpoints == 0
-        });
+        until(&[&a, &b], || a.counters().endpoints + b.counters().endpoints == 0);
         for (log, from) in [(&at_b, a.address()), (&at_a, b.address())] {
             let mut got = numbers(log, from);
             // Sessions are in order, each by itself.
