@@ -1,7 +1,7 @@
 //! RDMA on any Linux machine: the crate that a program depends on.
 //!
 //! [`open`] gives a [`Context`]; from there on everything is the verbs vocabulary of `ferroce-verbs`, which this crate
-//! re-exports whole. Connections are managed by [`cm`].
+//! re-exports whole. Connections are managed by [`cm`]; [`transport`] sends messages without connections to manage.
 //!
 //! ```no_run
 //! use ferroce::{Access, QpInitAttr, QpType};
@@ -38,5 +38,7 @@ pub use device::{devices, open, open_with};
 /// How connections begin and end: ids, event channels, events.
 pub use ferroce_cm as cm;
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
+/// Messages between endpoints: ud_verbs.
+pub use ferroce_transport as transport;
 pub use ferroce_verbs::provider::Device;
 pub use ferroce_verbs::*;
