@@ -34,11 +34,12 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to `peer`, in at most `timeout`. `post` is called with the queue pair before the peer can send anything: post
-    /// receives there. `private_data` is at most 56 bytes.
+    /// receives there, with `?` on what the device says. `private_data` is at most 56 bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] says how the attempt ended, [`Error::Address`] what is wrong with the address.
+    /// [`Error::Refused`] says how the attempt ended, [`Error::Address`] what is wrong with the address. [`Error::TimedOut`] if nobody
+    /// answered.
     pub fn connect(
         endpoint: &Endpoint,
         peer: SocketAddr,
@@ -88,13 +89,13 @@ impl Connection {
         &self.id
     }
 
-    /// What the peer's user sent along.
+    /// What the peer's user sent along. From a peer that is not ferroce, it is padded with zeros; see [`Event::private_data`].
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Waits, at most for `timeout`, until the peer closes it; whether it did.
+    /// Waits, at most for `timeout`, until the peer closes it; whether it did. What was received is in the completion queue.
     ///
     /// # Errors
     ///
@@ -272,7 +273,7 @@ impl Incoming {
         self.id.peer_addr()
     }
 
-    /// What the peer's user sent along.
+    /// What the peer's user sent along. From a peer that is not ferroce, it is padded with zeros; see [`Event::private_data`].
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -292,7 +293,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the peer has given up or does not answer.
+    /// [`Error::Refused`] if the peer has given up, [`Error::TimedOut`] if it does not answer.
     pub fn accept(
         self,
         private_data: &[u8],

@@ -86,6 +86,20 @@ pub enum Refusal {
     Setup(String),
 }
 
+/// For what a program does with a queue pair in the closures that it gives to this crate.
+impl From<ferroce_verbs::Error> for Error {
+    fn from(source: ferroce_verbs::Error) -> Self {
+        Self::Device { what: "using the queue pair", source }
+    }
+}
+
+/// As above; what was posted before the request that failed stays posted.
+impl From<ferroce_verbs::PostError> for Error {
+    fn from(failed: ferroce_verbs::PostError) -> Self {
+        Self::Device { what: "posting to the queue pair", source: failed.error }
+    }
+}
+
 impl Error {
     pub(crate) fn device(what: &'static str) -> impl FnOnce(ferroce_verbs::Error) -> Self {
         move |source| Self::Device { what, source }

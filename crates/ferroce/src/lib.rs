@@ -17,6 +17,48 @@
 //! # }
 //! ```
 //!
+//! # A message over a connection
+//!
+//! Receives are posted before the peer can send: in the closure that both ends pass. There, errors are those of [`cm`].
+//!
+//! ```no_run
+//! use ferroce::cm::{Connection, ConnectionManager, Endpoint, Listener};
+//! use ferroce::{Access, Cq, QpInitAttr, QpType, RecvWr, SendWr, WorkCompletion};
+//! use std::time::Duration;
+//!
+//! fn wait(cq: &Cq) -> ferroce::Result<WorkCompletion> {
+//!     let mut completion = [WorkCompletion::default()];
+//!     while cq.poll(&mut completion)? == 0 {}
+//!     Ok(completion[0])
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = ferroce::open(None)?;
+//! let cq = context.create_cq(64, None)?;
+//! let (cm, pd) = (ConnectionManager::new(&context)?, context.alloc_pd()?);
+//! let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE)?;
+//! let endpoint = Endpoint { cm, pd, qp: QpInitAttr::new(QpType::Rc, &cq) };
+//! let patience = Duration::from_secs(5);
+//! if std::env::args().any(|arg| arg == "--serve") {
+//!     let listener = Listener::bind(&endpoint, "0.0.0.0:7471".parse()?, 0)?;
+//!     let incoming = listener.incoming(patience)?.ok_or("nobody came")?;
+//!     let buffer = [mr.sge(..)?];
+//!     let connection = incoming.accept(b"", patience, |qp| Ok(qp.post_recv(&[RecvWr::new(1, &buffer)])?))?;
+//!     let received = wait(&cq)?;
+//!     let mut message = vec![0; received.byte_len as usize];
+//!     mr.read(0, &mut message)?;
+//!     println!("{}: {}", received.status, String::from_utf8_lossy(&message));
+//!     connection.wait_closed(patience)?;
+//! } else {
+//!     let connection = Connection::connect(&endpoint, "127.0.0.1:7471".parse()?, b"", patience, |_qp| Ok(()))?;
+//!     mr.write(0, b"a message")?;
+//!     connection.qp().post_send(&[SendWr::send(1, &[mr.sge(..9)?])])?;
+//!     println!("{}", wait(&cq)?.status);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Environment
 //!
 //! | variable | meaning |
@@ -35,10 +77,15 @@ mod device;
 pub mod environment;
 
 pub use device::{devices, open, open_with};
-/// How connections begin and end: ids, event channels, events.
+#[doc(inline)]
 pub use ferroce_cm as cm;
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 /// Messages between endpoints: ud_verbs.
 pub use ferroce_transport as transport;
 pub use ferroce_verbs::provider::Device;
 pub use ferroce_verbs::*;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

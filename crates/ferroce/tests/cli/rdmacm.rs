@@ -79,10 +79,10 @@ fn the_steps_of_a_connection_are_measured() {
     for step in steps {
         let us = |name: &str| step[name].as_f64().unwrap();
         assert!(us("min_us") <= us("max_us") && us("max_us") <= us("total_us") * 1.001, "{step}");
-        assert!((us("us_per_connection") * 30.0 - us("total_us")).abs() < 0.01, "{step}");
+        assert!((us("us_per_connection") * 30.0 - us("total_us")).abs() < 0.1, "{step}");
     }
     let human = run(&[&client[..], &["-b", "127.0.0.1"]].concat()).ok();
-    for part in ["30 connections", "us / conn", "bind addr", "disconnect"] {
+    for part in ["30 connections", "µs / conn", "bind addr", "disconnect"] {
         assert!(human.out.contains(part), "no {part} in {}", human.out);
     }
     assert!(server.end().ok().err.contains("60 connections served"));

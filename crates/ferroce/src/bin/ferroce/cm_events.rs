@@ -6,9 +6,10 @@ use std::time::Duration;
 
 /// The next event, whatever it is.
 pub(crate) fn next(channel: &EventChannel, timeout: Duration, what: &str) -> Result<Event> {
-    channel
-        .next_timeout(timeout)?
-        .ok_or_else(|| Failure::run(format!("nothing came of {what} in {timeout:?}")).hint("--timeout gives it longer"))
+    channel.next_timeout(timeout)?.ok_or_else(|| {
+        Failure::run(format!("nothing came of {what} in {timeout:?}"))
+            .hint("is the other end up, and UDP port 4791 open on the way? --timeout gives it longer")
+    })
 }
 
 /// The next event, which must be a `wanted` one.

@@ -11,8 +11,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long a refused connection is tried again: the peer may be starting at this moment.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Connects to `port` of `host`, a name or an address.
-pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream> {
+/// What starts the server of most commands.
+pub(crate) const NO_HOST: &str = "the same command without a host";
+
+/// Connects to `port` of `host`, a name or an address. `server` is what starts the server.
+pub(crate) fn connect(host: &str, port: u16, server: &str) -> Result<TcpStream> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
         .map_err(|error| {
@@ -39,9 +42,9 @@ pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream> {
         std::thread::sleep(Duration::from_millis(50));
     }
     let hint = match last.kind() {
-        ErrorKind::ConnectionRefused => "start the server first: the same command without a host",
-        ErrorKind::TimedOut => "the machine does not answer: is the address right, does a firewall drop TCP?",
-        _ => "check the address, the route and the firewall",
+        ErrorKind::ConnectionRefused => format!("start the server first: {server}"),
+        ErrorKind::TimedOut => "the machine does not answer: is the address right, does a firewall drop TCP?".into(),
+        _ => "check the address, the route and the firewall".into(),
     };
     Err(Failure::run(format!("no connection to {host} port {port}: {last}")).hint(hint))
 }
@@ -59,12 +62,16 @@ pub(crate) fn listen(only: Option<IpAddr>, port: u16) -> Result<TcpListener> {
         },
     };
     bound.map_err(|error| {
+        let with = if only.is_some() { "behind the address, as IP:PORT" } else { "with -p" };
         let hint = match error.kind() {
             ErrorKind::AddrInUse => {
-                "another server runs on this machine: end it, or give both ends another port with -p"
+                format!("another server runs on this machine: end it, or give both ends another port {with}")
             }
-            ErrorKind::PermissionDenied => "ports below 1024 need privilege: give both ends a higher port with -p",
-            _ => "give both ends another port with -p",
+            ErrorKind::PermissionDenied => {
+                format!("ports below 1024 need privilege: give both ends a higher port {with}")
+            }
+            ErrorKind::AddrNotAvailable => "give an address of this machine: `ferroce info` shows them".into(),
+            _ => format!("give both ends another port {with}"),
         };
         Failure::environment(format!("TCP port {port} cannot be listened on: {error}")).hint(hint)
     })
@@ -131,7 +138,7 @@ mod tests {
     #[test]
     fn nobody_there_is_said_so() {
         let port = listen(None, 0).unwrap().local_addr().unwrap().port();
-        let failure = connect("127.0.0.1", port).unwrap_err();
+        let failure = connect("127.0.0.1", port, NO_HOST).unwrap_err();
         assert!(failure.hint.unwrap().contains("start the server"), "{}", failure.message);
     }
 
@@ -139,7 +146,7 @@ mod tests {
     fn both_families_reach_a_listener() {
         let listener = listen(None, 0).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let client = connect("127.0.0.1", port).unwrap();
+        let client = connect("127.0.0.1", port, NO_HOST).unwrap();
         let server = accept(&listener).unwrap();
         assert_eq!(local_ip(&client), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         assert_eq!(local_ip(&server), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));

@@ -38,10 +38,10 @@ pub(crate) struct CmtimeArgs {
     /// Port of the server
     #[arg(short, long, default_value_t = 7471)]
     port: u16,
-    /// Connections
+    /// Connections of a client, or of a server with --once
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
-    /// Serve as many connections, then end
+    /// End after as many connections as -c says
     #[arg(long, conflicts_with = "server")]
     once: bool,
     /// Seconds to wait for the peer
@@ -85,10 +85,11 @@ fn print(args: &CmtimeArgs, rows: &[Row]) -> Result<()> {
         steps: &'a [Row],
     }
     if args.common.json {
-        return report::json(&Document { op: "cmtime", connections: args.connections, steps: rows });
+        let steps: Vec<Row> = rows.iter().map(Row::rounded).collect();
+        return report::json(&Document { op: "cmtime", connections: args.connections, steps: &steps });
     }
     println!("{} connections", args.connections);
-    println!("{:<13}  {:>10}  {:>10}  {:>10}  {:>10}", "step", "total us", "us / conn", "max us", "min us");
+    println!("{:<13}  {:>10}  {:>10}  {:>10}  {:>10}", "step", "total µs", "µs / conn", "max µs", "min µs");
     for Row { step, total_us, us_per_connection, max_us, min_us } in rows {
         println!("{step:<13}  {total_us:>10.1}  {us_per_connection:>10.2}  {max_us:>10.1}  {min_us:>10.1}");
     }

@@ -3,6 +3,7 @@
 use super::{CmtimeArgs, Resources};
 use crate::cm_events::unexpected;
 use crate::failure::{Failure, Result};
+use crate::report::rounded;
 use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
 use serde::Serialize;
 use std::mem::{Discriminant, discriminant};
@@ -34,6 +35,17 @@ impl Row {
             us_per_connection: total_us / spans.len().max(1) as f64,
             max_us: each().fold(0.0, f64::max),
             min_us: each().fold(f64::INFINITY, f64::min),
+        }
+    }
+
+    /// The same for JSON.
+    pub(super) fn rounded(&self) -> Self {
+        Self {
+            step: self.step,
+            total_us: rounded(self.total_us),
+            us_per_connection: rounded(self.us_per_connection),
+            max_us: rounded(self.max_us),
+            min_us: rounded(self.min_us),
         }
     }
 }
@@ -145,7 +157,9 @@ impl Measurement<'_> {
             let came = self.events.recv_timeout(self.args.timeout).map_err(|_| {
                 Failure::run(format!("{left} of {} did not end in {:?}", spans.len(), self.args.timeout))
                     .during(step)
-                    .hint("--timeout gives it longer")
+                    .hint(
+                        "does the server answer: is it up, is UDP port 4791 open on the way? --timeout gives it longer",
+                    )
             })?;
             if discriminant(&came.kind) == wanted {
                 spans[came.number].1 = came.at;
@@ -168,8 +182,8 @@ mod tests {
         let began = Instant::now();
         let at = |us| began + Duration::from_micros(us);
         let row = Row::new("connect", began, &[(at(0), at(30)), (at(10), at(20)), (at(15), at(40)), (at(20), at(40))]);
-        let rounded = |us: f64| (us * 10.0).round() as u64;
-        assert_eq!((rounded(row.total_us), rounded(row.us_per_connection)), (400, 100));
-        assert_eq!((rounded(row.max_us), rounded(row.min_us)), (300, 100));
+        let tenths = |us: f64| (us * 10.0).round() as u64;
+        assert_eq!((tenths(row.total_us), tenths(row.us_per_connection)), (400, 100));
+        assert_eq!((tenths(row.max_us), tenths(row.min_us)), (300, 100));
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn measure(
     port: u16,
     patience: Duration,
 ) -> Result<(Connected, Vec<Measurement>)> {
-    let stream = tcp::connect(host, port)?;
+    let stream = tcp::connect(host, port, tcp::NO_HOST)?;
     let reached_from = tcp::local_ip(&stream);
     let monitor = Monitor::default();
     let control = Control::new(stream, monitor.clone(), patience)?;

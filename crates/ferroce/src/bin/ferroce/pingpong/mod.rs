@@ -261,7 +261,7 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<()> {
 /// Finds the peer over TCP.
 fn meet(options: &Options) -> Result<TcpStream> {
     match &options.host {
-        Some(host) => tcp::connect(host, options.port),
+        Some(host) => tcp::connect(host, options.port, tcp::NO_HOST),
         None => {
             let listener = tcp::listen(None, options.port)?;
             eprintln!("waiting for a client on TCP port {}", options.port);

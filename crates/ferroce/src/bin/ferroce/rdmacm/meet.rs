@@ -77,7 +77,7 @@ fn connect<E: End>(shape: &Shape, peer: SocketAddr, cm: &ConnectionManager, end:
                 end.established(number(&event)?, &event)?;
                 left -= 1;
             }
-            kind => return Err(unexpected("the connections", kind)),
+            kind => return Err(unexpected("a connection", kind)),
         }
     }
     Ok(Met { channel, ids, setup: began.elapsed() })

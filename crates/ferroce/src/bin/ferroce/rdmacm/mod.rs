@@ -77,8 +77,9 @@ impl Shape {
         if self.common.json {
             return report::json(&Document { op, connections, messages, size, setup_seconds, exchange_seconds });
         }
+        let plural = if connections == 1 { "" } else { "s" };
         println!(
-            "{connections} connections in {setup_seconds:.3} s; over each {messages} messages of {size} bytes each way, in \
+            "{connections} connection{plural} in {setup_seconds:.3} s; over each {messages} messages of {size} bytes each way, in \
              {exchange_seconds:.3} s"
         );
         Ok(())

@@ -113,7 +113,9 @@ impl<'a> Exchange<'a> {
     fn show(&self, what: &str, data: &[u8]) {
         if self.args.verbose {
             let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
-            println!("{what}: {}", String::from_utf8_lossy(text));
+            let line = format!("{what}: {}", String::from_utf8_lossy(text));
+            // Stdout is the document's.
+            if self.args.common.json { eprintln!("{line}") } else { println!("{line}") }
         }
     }
 

@@ -122,9 +122,15 @@ fn client(args: &RpingArgs, cm: &ConnectionManager, peer: SocketAddr) -> Result<
     let seconds = elapsed.as_secs_f64();
     let usec_per_ping = seconds * 1e6 / pings.max(1) as f64;
     if args.common.json {
-        return report::json(&Document { op: "rping", size: args.size, pings, seconds, usec_per_ping });
+        return report::json(&Document {
+            op: "rping",
+            size: args.size,
+            pings,
+            seconds,
+            usec_per_ping: report::rounded(usec_per_ping),
+        });
     }
-    println!("{pings} pings of {} bytes in {seconds:.2} s, {usec_per_ping:.1} us each", args.size);
+    println!("{pings} pings of {} bytes in {seconds:.3} s, {usec_per_ping:.1} µs each", args.size);
     Ok(())
 }
 

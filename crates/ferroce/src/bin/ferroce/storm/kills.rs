@@ -1,5 +1,6 @@
 //! A server that is killed now and then, and started anew: what `--kill-every` asks for.
 
+use super::SERVER;
 use super::client::Client;
 use super::control::Control;
 use super::plan::Plan;
@@ -95,7 +96,7 @@ impl Kills {
 
 fn start(words: &[String], timeout: Duration) -> Result<(Control, child::Server)> {
     let server = child::Server::start(words)?;
-    let control = Control::new(tcp::connect("127.0.0.1", server.port())?, timeout)?;
+    let control = Control::new(tcp::connect("127.0.0.1", server.port(), SERVER)?, timeout)?;
     Ok((control, server))
 }
 

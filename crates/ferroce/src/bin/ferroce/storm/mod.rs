@@ -46,16 +46,18 @@ Examples:
   ferroce storm                                        10000 connections on this machine
   ferroce storm --baseline tcp                         beside the same over kernel TCP
   ferroce storm --link udp --io-threads 1,8            over UDP, with 1 and with 8 IO threads
-  ferroce storm --cancel 10 --connections 200000       every tenth is closed before it is established
+  ferroce storm --cancel 10 --connections 200000       a tenth is closed before it is established
   ferroce storm --hold 10000                           beside 10000 connections that stay open
-  ferroce storm -n 100000 --kill-every 1               the server is killed every second, and started anew
-  ferroce storm --nic slow --policy all -n 2000        what the ways of closing cost on a NIC (modelled)
+  ferroce storm -n 100000 --kill-every 1               the server dies each second, another starts
+  ferroce storm --nic slow --policy all -n 2000        the policies' cost on a NIC (modelled)
   ferroce storm --nic slow --setup-in io -n 2000       queue pairs are set up by the IO threads
   ferroce storm --listen 10.77.0.1                     a server
   ferroce storm --connect 10.77.0.1                    its client, on another machine";
 
 /// The TCP port on which the ends find each other.
 const PORT: u16 = 18517;
+/// What starts the server.
+const SERVER: &str = "ferroce storm --listen IP";
 
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]

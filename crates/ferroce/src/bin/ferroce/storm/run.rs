@@ -9,7 +9,7 @@ use super::result::{Document, EndReport, Measured, Run, Tcp, TcpRun};
 use super::server::Server;
 use super::side::{DRAIN, Side};
 use super::target::Target;
-use super::{HostPort, StormArgs};
+use super::{HostPort, SERVER, StormArgs};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{child, local, report, tcp};
@@ -26,7 +26,7 @@ fn cpu_us() -> u64 {
 
 /// Runs all plans against the server at `host`, and reports.
 pub(super) fn client(args: &StormArgs, plans: &[Plan], host: &str, port: u16) -> Result<()> {
-    let control = Control::new(tcp::connect(host, port)?, args.timeout)?;
+    let control = Control::new(tcp::connect(host, port, SERVER)?, args.timeout)?;
     let outcome = measure(args, plans, &control);
     match &outcome {
         Ok(_) => control.send(&Message::Bye)?,
@@ -84,10 +84,11 @@ fn human(args: &StormArgs, plans: &[Plan], document: &Document) -> String {
     for run in &document.runs {
         if let (Some(kills), Some(interrupted)) = (run.kills, run.interrupted) {
             lines.push(format!(
-                "{}: {} servers were killed, {} connections with them interrupted",
+                "{}: {} servers were killed, {} connections with them interrupted{}",
                 run.policy,
                 report::grouped(kills),
-                report::grouped(interrupted)
+                report::grouped(interrupted),
+                if kills == 0 { "; the run was over before: raise -n" } else { "" }
             ));
         }
     }
