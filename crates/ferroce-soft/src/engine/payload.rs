@@ -7,6 +7,7 @@
 //! word after the bytes, takes the run for lost.
 
 use ferroce_verbs::Region;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most packets in one offer: what one turn of a queue pair sends.
@@ -15,9 +16,19 @@ pub(crate) const MAX_OFFERED: u32 = 64;
 /// Bytes of payload from which on an offer is cheaper than two copies: it costs the peer a system call.
 pub(crate) const LEAST_OFFERED: u32 = 8 << 10;
 
-/// A word that has one value as long as some memory may be read. Other processes read it where it is.
+/// A word that has one value as long as some memory may be read. Other processes read it where it is, which costs them time for each
+/// page that they look at: so words are next to each other, in pages that are kept for ever.
 #[derive(Debug)]
-pub(crate) struct Grant(AtomicU64);
+pub(crate) struct Grant(&'static AtomicU64);
+
+/// Words of a page.
+const WORDS: usize = 4096 / size_of::<AtomicU64>();
+
+#[repr(align(4096))]
+struct Page([AtomicU64; WORDS]);
+
+/// Words that nobody has.
+static FREE: Mutex<Vec<&'static AtomicU64>> = Mutex::new(Vec::new());
 
 /// A grant as another process knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +41,15 @@ pub(crate) struct GrantName {
 
 impl Grant {
     pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(unique()))
+        let mut free = FREE.lock();
+        let word = free.pop().unwrap_or_else(|| {
+            let page: &'static Page = Box::leak(Box::new(Page([const { AtomicU64::new(0) }; WORDS])));
+            free.extend(page.0[1..].iter().rev());
+            &page.0[0]
+        });
+        drop(free);
+        word.store(unique(), Ordering::SeqCst);
+        Self(word)
     }
 
     /// Whether it was not revoked.
@@ -50,12 +69,19 @@ impl Grant {
     }
 
     pub(crate) fn name(&self) -> GrantName {
-        GrantName { at: &raw const self.0 as u64, value: self.0.load(Ordering::Relaxed) }
+        GrantName { at: &raw const *self.0 as u64, value: self.0.load(Ordering::Relaxed) }
     }
 }
 
-/// Not zero, and what nothing else has that was ever at the same address: a word may be looked at after its memory was
-/// given to somebody else. Nothing that the protocol does depends on the number.
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.revoke();
+        FREE.lock().push(self.0);
+    }
+}
+
+/// Not zero, and what nothing else has that was ever at the same address: a word may be looked at after it was given to somebody
+/// else. Nothing that the protocol does depends on the number.
 fn unique() -> u64 {
     rand::random::<u64>() | 1
 }
@@ -141,5 +167,28 @@ impl<'a> Payload<'a> {
             Self::Here(bytes) => region.write(at, bytes).is_ok(),
             Self::There { memory, offer, from, len } => memory.copy(offer, from, len, region, at),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_tells_who_has_it() {
+        let first = Grant::new();
+        let name = first.name();
+        assert!(first.holds() && name.value != 0 && name.at.is_multiple_of(8));
+        first.renew();
+        assert!(first.holds() && first.name().at == name.at && first.name().value != name.value);
+        assert!(first.revoke() && !first.revoke() && !first.holds());
+        drop(first);
+        // More than a page of them: no two are the same.
+        let many: Vec<Grant> = (0..1500).map(|_| Grant::new()).collect();
+        let mut places: Vec<u64> = many.iter().map(|grant| grant.name().at).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 1500);
+        assert!(many.iter().all(|grant| grant.holds() && grant.name() != name));
     }
 }

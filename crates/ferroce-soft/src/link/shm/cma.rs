@@ -10,6 +10,8 @@ use ferroce_verbs::Region;
 
 /// Bytes of one word.
 const WORD: usize = size_of::<u64>();
+/// Two words are read at once if they and what is between them are no more words than this.
+const NEAR: usize = 64;
 
 /// Copies `len` bytes at address `from` in process `pid` to `at` in `region`, and after that reads the words at two more addresses
 /// there, in this order.
@@ -27,13 +29,23 @@ pub(crate) fn copy(
     words: [u64; 2],
 ) -> io::Result<[u64; 2]> {
     let to = region.as_mut_ptr(at, len).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let mut found = [0_u64; 2];
+    let mut found = [0_u64; NEAR];
+    let low = words[0].min(words[1]);
+    let [first, second] = words.map(|word| (word - low) as usize / WORD);
+    // Each page that is looked at costs the kernel as much as copying one.
+    if words[0].abs_diff(words[1]).is_multiple_of(WORD as u64) && first.max(second) < NEAR {
+        let bytes = (first.max(second) + 1) * WORD;
+        let local = [iovec(to as u64, len), iovec((&raw mut found) as u64, bytes)];
+        // SAFETY: the kernel writes to `to`, which has `len` bytes that `region` keeps allocated and of which nobody makes
+        // references, and to `found`, which is ours and long enough. What it reads is in the other process; it checks that itself.
+        unsafe { readv(pid, &local, &[iovec(from, len), iovec(low, bytes)], len + bytes) }?;
+        return Ok([found[first], found[second]]);
+    }
     let local = [iovec(to as u64, len), iovec((&raw mut found) as u64, 2 * WORD)];
     let remote = [iovec(from, len), iovec(words[0], WORD), iovec(words[1], WORD)];
-    // SAFETY: the kernel writes to `to`, which has `len` bytes that `region` keeps allocated and of which nobody makes references,
-    // and to `found`, which is ours. What it reads is in the other process; it checks that itself.
+    // SAFETY: as above.
     unsafe { readv(pid, &local, &remote, len + 2 * WORD) }?;
-    Ok(found)
+    Ok([found[0], found[1]])
 }
 
 /// The word at address `at` in process `pid`.
@@ -80,11 +92,21 @@ mod tests {
     #[test]
     fn bytes_come_over_and_then_the_words() {
         let source: Vec<u8> = (0..20_000).map(|n| n as u8).collect();
-        let words = [7_u64, 9];
+        let words = [7_u64, 9, 11];
         let region = Region::owned(Buffer::zeroed(30_000).unwrap());
+        let apart = Box::new([13_u64; 1000]);
         let at = words.each_ref().map(|word| (&raw const *word) as u64);
+        let far = (&raw const apart[900]) as u64;
         let from = source.as_ptr() as u64;
-        assert_eq!(copy(std::process::id(), from, (&region, 5_000, source.len()), at).unwrap(), words);
+        for (names, expected) in [
+            ([at[0], at[1]], [7, 9]),
+            ([at[2], at[0]], [11, 7]),
+            ([at[1]; 2], [9, 9]),
+            ([at[0], far], [7, 13]),
+            ([far, at[2]], [13, 11]),
+        ] {
+            assert_eq!(copy(std::process::id(), from, (&region, 5_000, source.len()), names).unwrap(), expected);
+        }
         let mut out = vec![0; 30_000];
         region.read(0, &mut out).unwrap();
         assert!(out[..5_000].iter().chain(&out[25_000..]).all(|byte| *byte == 0));
