@@ -50,6 +50,8 @@ pub(in crate::engine::qp) struct Requester {
     active: bool,
     /// Something was offered since the peer last reported a sequence error.
     offered: bool,
+    /// The oldest PSN when what was offered of a read could not be copied.
+    lost_read: Option<u32>,
     /// Holds as long as what was offered is still to be sent.
     grant: Grant,
 }
@@ -83,6 +85,7 @@ impl Requester {
             probe: false,
             active: false,
             offered: false,
+            lost_read: None,
             grant: Grant::new(),
         }
     }
@@ -103,6 +106,7 @@ impl Requester {
         self.rnr_until = None;
         self.implied_at = None;
         self.sequence_at = None;
+        self.lost_read = None;
         self.timer_mark = None;
         self.reload(cx);
     }

@@ -37,6 +37,11 @@ impl Requester {
                 Syndrome::Nak(code) => {
                     self.advance(cx, psn)?;
                     if self.una != psn {
+                        // Memory that went away was found missing first by the copy of what had been offered of it, and only then by
+                        // the peer, which says so of a later request and is silent from now on.
+                        if code == NakCode::RemoteAccess && self.lost_read == Some(self.una) {
+                            return self.fail(cx, WcStatus::RemAccessErr);
+                        }
                         return Ok(());
                     }
                     match code {
@@ -112,9 +117,10 @@ impl Requester {
                 Ok(()) => {}
                 Err(ScatterError::Key) => return self.fail(cx, WcStatus::LocProtErr),
                 Err(ScatterError::Lost) => {
-                    // Asked for again, it comes in packets.
+                    // Asked for again it comes in packets, or the peer says why not. That is no loss, so it costs no retry.
                     count(&cx.engine.counters.cma_lost);
-                    return self.resend(cx, Resend::Sequence);
+                    self.lost_read = Some(self.una);
+                    return self.resend(cx, Resend::Implied);
                 }
             }
         }
