@@ -233,10 +233,14 @@ impl Manager {
         let attr = AhAttr { grh: Some(route), ..AhAttr::roce(transmit.to.remote, local.index) };
         let lease = self.cache.get(&self.pd, &attr)?;
         let mut routes = self.routes.lock();
-        if routes.len() >= ROUTES {
-            routes.clear();
-        }
+        let full = routes.len() >= ROUTES && !routes.contains_key(&key);
+        let dropped = if full { routes.keys().next().copied().and_then(|old| routes.remove(&old)) } else { None };
         routes.insert(key, Route { attr, generation: lease.generation() });
+        drop(routes);
+        // Whoever forges requests chooses their addresses: what is kept of them is bounded in the cache, too.
+        if let Some(route) = dropped {
+            self.cache.invalidate_address(&self.pd, &route.attr);
+        }
         Ok(lease)
     }
 
