@@ -1,8 +1,7 @@
 //! Offers in shared memory: what a frame with one looks like, and how what it offers is copied.
 
 use super::port::Port;
-use crate::engine::Counters;
-use crate::engine::{GrantName, Offer, PeerMemory, count};
+use crate::engine::{Counters, GrantName, Offer, PeerMemory, count};
 use crate::host::Process;
 use crate::link::shm;
 use ferroce_verbs::Region;

@@ -56,7 +56,7 @@ counters! {
     rnr_nak_retry_err,
     /// Packets sent again.
     retransmitted_packets,
-    /// Runs of packets whose payload was copied from the sender's memory.
+    /// Copies of payload from the sender's memory: one for each run of packets and part of memory that it goes to.
     cma_copies,
     /// Runs whose payload could not be copied any more, or not at all.
     cma_lost,

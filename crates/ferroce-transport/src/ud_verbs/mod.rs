@@ -259,7 +259,7 @@ impl Drop for Over<'_> {
 
 impl Shared {
     fn now(&self) -> Nanos {
-        queue::nanos(self.start)
+        self.start.elapsed().as_nanos() as Nanos
     }
 }
 

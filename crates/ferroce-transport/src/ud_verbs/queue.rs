@@ -1,7 +1,7 @@
 //! The queue pair: buffers for datagrams on their way out and in.
 
 use super::options::UdOptions;
-use crate::ud::{Nanos, PeerAddress};
+use crate::ud::PeerAddress;
 use ferroce_verbs::{
     Access, AhLease, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result,
     SendFlags, SendOp, SendWr, UdDest, WorkCompletion,
@@ -159,9 +159,4 @@ impl Queue {
         }
         Ok(found)
     }
-}
-
-/// Time since an interface was made.
-pub(super) fn nanos(since: std::time::Instant) -> Nanos {
-    since.elapsed().as_nanos() as Nanos
 }

@@ -1,6 +1,7 @@
 //! A queue pair: its state, its two sides, and what ties them together.
 
 mod conn;
+mod datagram;
 mod emit;
 mod message;
 mod requester;
@@ -15,11 +16,12 @@ use super::recv::{RecvQueue, RecvWqe, Taken};
 use super::sendq::Datagram;
 use super::tx::{Av, PacketTx};
 use super::{CompletionQueue, Engine, Nanos, Origin, SharedRecvQueue, count};
+use datagram::receive_datagram;
 use ferroce_verbs::{
-    Error, EventType, PostError, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, WcFlags, WcOpcode, WcStatus,
+    Error, EventType, PostError, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, WcOpcode, WcStatus,
     WorkCompletion, check_transition,
 };
-use ferroce_wire::{GRH_LEN, Grh, Headers, Operation, Transport};
+use ferroce_wire::{Headers, Operation, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use requester::{Requester, SendFailed};
 use responder::{Broken, Responder};
@@ -554,60 +556,4 @@ impl Receiver {
             Self::Ud(_) => {}
         }
     }
-}
-
-/// Delivers a datagram with its GRH before it (IBTA 11.4.1.2); drops it silently where it does not belong (9.8.3.2). Returns
-/// how its receive failed, if it did.
-fn receive_datagram(
-    cx: &Cx<'_>,
-    wqe: &mut RecvWqe,
-    origin: &Origin,
-    headers: &Headers,
-    payload: Payload<'_>,
-) -> Option<WcStatus> {
-    let deth = headers.ext.deth()?;
-    if deth.qkey != cx.conn.qkey {
-        count(&cx.engine.counters.qkey_violation);
-        return None;
-    }
-    let Origin::Net { src, dst, tos, ttl } = *origin else {
-        count(&cx.engine.counters.malformed_packets);
-        return None;
-    };
-    let Some(ip) = super::ip_pair(src, dst) else {
-        count(&cx.engine.counters.malformed_packets);
-        return None;
-    };
-    match cx.qp.rq.take(wqe) {
-        Taken::Empty => {
-            count(&cx.engine.counters.no_recv_dropped);
-            return None;
-        }
-        Taken::Yes => {}
-        Taken::BelowLimit => cx.qp.srq_limit(cx.engine),
-    }
-    let total = GRH_LEN + payload.len();
-    if wqe.capacity() < total as u64 {
-        return Some(WcStatus::LocLenErr);
-    }
-    let mut grh = [0; GRH_LEN];
-    // UDP, BTH, DETH, payload, pad and ICRC, as a header on the wire would count them.
-    let payload_len = (8 + headers.len() + payload.len().next_multiple_of(4) + 4) as u16;
-    Grh { ip, tclass: tos, hop_limit: ttl, flow_label: 0, payload_len }.emit(&mut grh);
-    let mrs = &cx.mrs;
-    let written = super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, 0, Payload::Here(&grh))
-        .and_then(|()| super::sgl::scatter(mrs, cx.qp.pd, &wqe.sges, GRH_LEN as u64, payload));
-    if written.is_err() {
-        return Some(WcStatus::LocProtErr);
-    }
-    let mut wc = WorkCompletion::new(wqe.wr_id, WcOpcode::Recv, cx.qp.qpn);
-    wc.byte_len = total as u32;
-    wc.src_qp = deth.src_qpn;
-    wc.flags = WcFlags::GRH;
-    if let Some(imm) = headers.ext.imm() {
-        wc.imm = imm;
-        wc.flags |= WcFlags::WITH_IMM;
-    }
-    cx.qp.recv_cq.push(wc, headers.bth.solicited);
-    None
 }
