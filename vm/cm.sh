@@ -135,15 +135,18 @@ part_mckey() {
 GROUP=239.7.7.7
 
 
-# A peer that is killed: our end is bounded, whether somebody says that it is gone or not. (The kernel's programs wait for ever for a peer
-# to which they have nothing to send.)
+# A peer that is killed: our end is bounded, whether somebody says that it is gone or not, and whether or not we have something to send. (The
+# kernel's programs wait for ever for a peer to which they have nothing to send.)
 part_killed() {
   for how in "" " and nothing of it arrives"; do
     quiet
     start server "rping -s -a $RXE_IP4"
     await 10 cm_listens
-    start client "$ferroce -c -a $RXE_IP4"
+    asked_before=$(asked)
+    start client "$SOFT_RUN env FERROCE_KEEPALIVE=1s ferroce rping -c -a $RXE_IP4"
     await 10 connected
+    # It counts on answers only where it has had one.
+    await 20 was_asked
     [ -z "$how" ] || loss_on 100
     kill -9 $(pidof rping)
     if await 60 ended client; then pass "the kernel's program is killed$how, ours ends"; else fail "the kernel's program is killed$how, ours ends" "it does not" client; fi
@@ -151,6 +154,10 @@ part_killed() {
     stop server
   done
 }
+
+# Duplicates that the kernel received: it was asked for a sign of life.
+asked() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/duplicate_request; }
+was_asked() { [ "$(asked)" -gt "$asked_before" ]; }
 
 # The kernel has a queue pair of a program's that is connected.
 connected() { rdma resource show qp | grep -q "type RC state RTS"; }

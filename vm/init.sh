@@ -53,6 +53,10 @@ $ip link add v0 type veth peer name v1 netns soft || fatal "cannot add the cable
 $ip addr add 10.77.0.1/24 dev v0
 $ip addr add fd77::1/64 dev v0 nodad
 $ip link set v0 up
+# A cable keeps the order. This one queues packets at the processor that sends them, so those of a sender that moves to another processor could
+# overtake each other, unless one processor takes in all.
+echo 1 >/sys/class/net/v0/queues/rx-0/rps_cpus
+$ip netns exec soft sh -c 'echo 1 >/sys/class/net/v1/queues/rx-0/rps_cpus'
 $ip -n soft addr add 10.77.0.2/24 dev v1
 $ip -n soft addr add fd77::2/64 dev v1 nodad
 $ip -n soft link set v1 up

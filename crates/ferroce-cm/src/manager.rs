@@ -297,6 +297,11 @@ impl MadHandler for Manager {
         this.run(|protocol, now| protocol.endpoint.handle_mad(now, &from, mad));
     }
 
+    fn peers_lost(&self, qpns: &[u32]) {
+        let Some(this) = self.this.upgrade() else { return };
+        this.run(|protocol, now| protocol.endpoint.peers_lost(now, qpns));
+    }
+
     fn expired(&self) {
         let Some(this) = self.this.upgrade() else { return };
         this.run(|protocol, now| protocol.endpoint.handle_timeout(now));

@@ -32,11 +32,28 @@ pub struct SoftConfig {
     /// A peer whose memory is not there at once, because it is swapped out or is a file on a slow disk, holds this context
     /// up for as long as the kernel takes to get it.
     pub cma: bool,
+    /// How long the peer of a reliable connection on which nothing is sent may be silent until it is asked for a sign of life; `None`:
+    /// it is never asked. 20 seconds by default. A peer that gives none, asked four times within as long again, is lost: its
+    /// queue pair goes to ERR with [`QpFatal`](ferroce_verbs::EventType::QpFatal), and a connection manager says that the connection is
+    /// over. Peers at an address that has never answered are not given up: not every device may.
+    ///
+    /// The question is a duplicate of nothing, which a peer acknowledges and otherwise ignores (IBTA 9.7.5.1.2).
+    pub keepalive: Option<Duration>,
 }
+
+/// See [`SoftConfig::keepalive`]: less than a minute until a peer counts as lost, and at 10,000 idle connections 500 questions a second.
+const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl Default for SoftConfig {
     fn default() -> Self {
-        Self { link: LinkMode::default(), capture: None, fault: None, runtime_dir: None, cma: true }
+        Self {
+            link: LinkMode::default(),
+            capture: None,
+            fault: None,
+            runtime_dir: None,
+            cma: true,
+            keepalive: Some(KEEPALIVE),
+        }
     }
 }
 

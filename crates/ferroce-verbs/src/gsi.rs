@@ -22,7 +22,7 @@ pub struct MadOrigin {
 
 /// Receives the management datagrams of a context.
 ///
-/// Both calls come from whichever thread makes progress for the context, with locks of the device held: they must not block,
+/// All calls come from whichever thread makes progress for the context, with locks of the device held: they must not block,
 /// and may use the device only to send with [`Gsi::send`] and to look at the clock.
 pub trait MadHandler: Send + Sync {
     /// A datagram came to queue pair 1, for this context as far as its communication id or its service id says.
@@ -30,6 +30,11 @@ pub trait MadHandler: Send + Sync {
 
     /// The time that [`Gsi::wake_at`] named has come. It is named once for each call.
     fn expired(&self);
+
+    /// The peers of these reliable connected queue pairs of the context have been silent for too long, and so the queue pairs have
+    /// failed: a request was given up after its last retry, or, while nothing was outstanding, the peer gave no sign of life. A
+    /// device that cannot tell does not call it.
+    fn peers_lost(&self, _qpns: &[u32]) {}
 }
 
 /// What a service is bound to: at most one context of a host has it.

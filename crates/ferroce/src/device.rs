@@ -17,7 +17,7 @@ impl Device for SoftFromEnvironment {
 
 /// The devices of this machine, the one that [`open`] prefers first.
 ///
-/// Opening the software device from this list reads `FERROCE_LINK`, `FERROCE_CAPTURE` and `FERROCE_FAULT`.
+/// Opening the software device from this list reads the variables that [`environment::soft_config`] names.
 pub fn devices() -> Vec<Box<dyn Device>> {
     vec![Box::new(SoftFromEnvironment)]
 }

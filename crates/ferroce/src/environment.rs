@@ -1,7 +1,9 @@
 //! What the environment says about devices. Each error names its variable.
 
 use crate::{Error, FaultConfig, LinkMode, Result, SoftConfig};
+use ferroce_verbs::ah_cache::parse_time;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Names the device that [`crate::open`] takes by default.
 pub const DEVICE: &str = "FERROCE_DEVICE";
@@ -11,6 +13,8 @@ pub const LINK: &str = "FERROCE_LINK";
 pub const CAPTURE: &str = "FERROCE_CAPTURE";
 /// Lists the faults that the software device injects.
 pub const FAULT: &str = "FERROCE_FAULT";
+/// Says when the software device asks idle peers for a sign of life.
+pub const KEEPALIVE: &str = "FERROCE_KEEPALIVE";
 
 /// The variable's value; `None` when it is unset or empty.
 fn variable(name: &'static str) -> Result<Option<String>> {
@@ -30,7 +34,7 @@ pub fn device() -> Result<Option<String>> {
     variable(DEVICE)
 }
 
-/// What `FERROCE_LINK`, `FERROCE_CAPTURE` and `FERROCE_FAULT` say.
+/// What `FERROCE_LINK`, `FERROCE_CAPTURE`, `FERROCE_FAULT` and `FERROCE_KEEPALIVE` say.
 ///
 /// # Errors
 ///
@@ -44,7 +48,24 @@ pub fn soft_config() -> Result<SoftConfig> {
     if let Some(value) = variable(FAULT)? {
         config.fault = Some(fault_config(&value).map_err(|why| Error::invalid(FAULT, why))?);
     }
+    if let Some(value) = variable(KEEPALIVE)? {
+        config.keepalive = keepalive(&value).map_err(|why| Error::invalid(KEEPALIVE, why))?;
+    }
     Ok(config)
+}
+
+/// Understands a time such as `20s`, and `inf` for never.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn keepalive(text: &str) -> Result<Option<Duration>, String> {
+    match parse_time(text)? {
+        Some(patience) if patience < Duration::from_millis(1) => {
+            Err(format!("{text:?} is less than 1ms: for no keepalive write inf"))
+        }
+        patience => Ok(patience),
+    }
 }
 
 /// Understands `auto`, `udp` and `shm`.
@@ -104,6 +125,14 @@ mod tests {
         assert_eq!(link_mode("udp"), Ok(LinkMode::Udp));
         assert_eq!(link_mode("shm"), Ok(LinkMode::Shm));
         assert!(link_mode("tcp").unwrap_err().contains("auto, udp, shm"));
+    }
+
+    #[test]
+    fn a_keepalive_is_a_time_or_none() {
+        assert_eq!(keepalive("1.5s"), Ok(Some(Duration::from_millis(1500))));
+        assert_eq!(keepalive("inf"), Ok(None));
+        assert!(keepalive("0").unwrap_err().contains("write inf"));
+        assert!(keepalive("20").unwrap_err().contains("is no time"));
     }
 
     #[test]

@@ -67,6 +67,7 @@
 //! | `FERROCE_LINK` | `auto`, `udp` or `shm`: the link that the software device sends on |
 //! | `FERROCE_CAPTURE` | a pcap file that gets every packet of the software device |
 //! | `FERROCE_FAULT` | faults to inject, such as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7` |
+//! | `FERROCE_KEEPALIVE` | how long an idle peer may be silent until the software device asks it for a sign of life: `20s` by default, `inf` for never |
 //! | `FERROCE_AH_CACHE_TTL` | how long an address handle that nobody holds stays fit for use: `inf` (default), `0` for no cache, or a time such as `100ms`, `1s`, `5m` |
 //! | `FERROCE_AH_CACHE_MAX_AGE` | how old an address handle in the cache gets: `inf` (default) or a time |
 //! | `FERROCE_AH_CACHE_CAPACITY` | how many address handles the cache of a context has: `inf` (default) or a number |

@@ -181,6 +181,8 @@ pub enum DisconnectCause {
     TimedOut,
     /// The peer denies the connection (REJ).
     Denied(RejectReason),
+    /// The peer does not answer any more on the QP of this connection.
+    PeerLost,
     /// The peer uses the QP of this connection for another one: it has restarted.
     Stale,
 }

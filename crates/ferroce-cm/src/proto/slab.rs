@@ -34,6 +34,12 @@ impl<T> Slab<T> {
         self.slots.len()
     }
 
+    /// The slots whose values are such.
+    pub(super) fn slots(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
+        let slots = (0_u32..).zip(&self.slots);
+        slots.filter(|(_, slot)| slot.value.as_ref().is_some_and(&is)).map(|(number, _)| number).collect()
+    }
+
     pub(super) fn insert(&mut self, value: T) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize].value = Some(value);

@@ -4,6 +4,7 @@ use super::index::Target;
 use super::wire::{Head, encode};
 use super::{Address, CmError, ConnId, DisconnectCause, Endpoint, Event, Nanos, ReceivedData, State};
 use ferroce_wire::cm::{AdditionalInfo, Apr, AprStatus, Drep, Dreq, Lap, PrivateData, RejectReason};
+use std::collections::HashSet;
 
 impl Endpoint {
     /// Ends a connection: asks the peer (DREQ, then [`Event::Disconnected`]), or answers it if it has asked (DREP).
@@ -30,6 +31,17 @@ impl Endpoint {
             state => return Err(CmError::InvalidState { call: "disconnect", state }),
         }
         Ok(())
+    }
+
+    /// The peers of these local QPs do not answer on them any more: the connections are over ([`Event::Disconnected`]). The peers are told
+    /// (DREQ), in case they only cannot be heard.
+    pub fn peers_lost(&mut self, now: Nanos, local_qpns: &[u32]) {
+        let lost: HashSet<u32> = local_qpns.iter().copied().collect();
+        let slots = self.conns.slots(|conn| conn.state == State::Established && lost.contains(&conn.local_qpn));
+        for slot in slots {
+            self.tell_disconnected(slot, DisconnectCause::PeerLost, ReceivedData::<220>::empty());
+            self.start_dreq(now, slot, &PrivateData::default(), None);
+        }
     }
 
     /// Lets go of a connection, at any time and in any state, and returns at once. The peer is told, until it answers

@@ -54,6 +54,10 @@ counters! {
     retry_exceeded_err,
     /// Requests given up after the last receiver-not-ready retry.
     rnr_nak_retry_err,
+    /// Signs of life that peers of idle connections were asked for.
+    keepalive_probes,
+    /// Idle connections whose peer gave none.
+    keepalive_failures,
     /// Packets sent again.
     retransmitted_packets,
     /// Copies of payload from the sender's memory: one for each run of packets and part of memory that it goes to.

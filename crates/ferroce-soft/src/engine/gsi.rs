@@ -91,6 +91,13 @@ impl GsiQp {
         tx.flush();
     }
 
+    /// Tells the handler of queue pairs whose peer is silent.
+    pub(super) fn peers_lost(&self, qpns: &[u32]) {
+        if let Some(handler) = self.handler() {
+            handler.peers_lost(qpns);
+        }
+    }
+
     /// Returns whether that is earlier than what was asked for.
     pub(crate) fn wake_at(&self, deadline: Nanos) -> bool {
         deadline < self.deadline.fetch_min(deadline, Ordering::AcqRel)

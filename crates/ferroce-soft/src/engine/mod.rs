@@ -40,6 +40,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use timer::Timers;
 
 /// Time, in nanoseconds since some fixed moment.
@@ -123,11 +124,14 @@ pub(crate) struct Engine {
     pub(crate) gsi: GsiQp,
     pub(crate) counters: Counters,
     pub(crate) sink: Box<dyn EventSink>,
+    /// How long the peer of an idle connection may be silent until it is asked for a sign of life.
+    keepalive: Option<Nanos>,
 }
 
 impl Engine {
-    pub(crate) fn new(slot: u8, sink: Box<dyn EventSink>) -> Self {
+    pub(crate) fn new(slot: u8, sink: Box<dyn EventSink>, keepalive: Option<Duration>) -> Self {
         Self {
+            keepalive: keepalive.map(|patience| u64::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX / 4)),
             slot,
             mrs: MrTable::new(),
             // 0 and 1 are the management queue pairs.
@@ -375,10 +379,17 @@ impl Engine {
 
     /// Does what is due at `now`.
     pub(crate) fn on_timers(&self, tx: &mut dyn PacketTx, now: Nanos) {
+        let mut lost = Vec::new();
         while let Some((deadline, qpn)) = self.timers.pop(now) {
-            if let Some(qp) = self.qps.get(qpn & 0xffff).as_ref().filter(|qp| qp.qpn == qpn) {
-                qp.on_timer(self, deadline, tx, now);
+            if let Some(qp) = self.qps.get(qpn & 0xffff).as_ref().filter(|qp| qp.qpn == qpn)
+                && qp.on_timer(self, deadline, tx, now)
+            {
+                lost.push(qpn);
             }
+        }
+        // Numbers are used again so late that none names another queue pair meanwhile.
+        if !lost.is_empty() {
+            self.gsi.peers_lost(&lost);
         }
         self.gsi.on_timer(now);
     }

@@ -3,7 +3,7 @@ use ferroce_verbs::Mtu;
 use ferroce_wire::Headers;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 
 /// A resolved address: what a packet needs to reach a peer.
 #[derive(Debug)]
@@ -26,6 +26,20 @@ pub(crate) struct Av {
     pub(crate) mac: Option<[u8; 6]>,
     /// Bytes in flight to the peer, if the link does not bound them itself.
     pub(crate) flow: Option<Arc<PeerFlow>>,
+}
+
+impl Av {
+    /// Whether the peer's silence means that it is gone: it is a context like this one, or something at its address has answered.
+    pub(crate) fn answers_keepalive(&self) -> bool {
+        self.same_host || self.flow.as_ref().is_some_and(|flow| flow.answers_keepalive.load(Relaxed))
+    }
+
+    /// A connection to the peer's address was asked for a sign of life and gave it.
+    pub(crate) fn note_keepalive_answer(&self) {
+        if let Some(flow) = &self.flow {
+            flow.answers_keepalive.store(true, Relaxed);
+        }
+    }
 }
 
 /// Where a packet goes.
@@ -78,6 +92,7 @@ pub(crate) trait PacketTx {
 pub(crate) struct PeerFlow {
     window: AtomicU32,
     in_flight: AtomicI64,
+    answers_keepalive: AtomicBool,
 }
 
 impl PeerFlow {
@@ -91,7 +106,11 @@ impl PeerFlow {
     const MAX: u32 = 1 << 20;
 
     pub(crate) fn new() -> Self {
-        Self { window: AtomicU32::new(Self::START), in_flight: AtomicI64::new(0) }
+        Self {
+            window: AtomicU32::new(Self::START),
+            in_flight: AtomicI64::new(0),
+            answers_keepalive: AtomicBool::new(false),
+        }
     }
 
     /// Whether anything more may be sent.

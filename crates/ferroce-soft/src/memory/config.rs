@@ -32,6 +32,8 @@ pub struct MemoryConfig {
     pub send_buffer: u32,
     /// Packets in flight in the whole network; further ones are dropped.
     pub max_in_flight: usize,
+    /// As [`crate::SoftConfig::keepalive`], but none by default.
+    pub keepalive: Option<Duration>,
 }
 
 impl Default for MemoryConfig {
@@ -46,6 +48,7 @@ impl Default for MemoryConfig {
             rate: 0,
             send_buffer: 64 << 10,
             max_in_flight: 1 << 16,
+            keepalive: None,
         }
     }
 }

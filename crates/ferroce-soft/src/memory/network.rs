@@ -244,6 +244,10 @@ impl Network {
         self.config.mtu
     }
 
+    pub(super) fn keepalive(&self) -> Option<Duration> {
+        self.config.keepalive
+    }
+
     pub(super) fn mac_of(&self, ip: IpAddr) -> Mac {
         self.inner.lock().mac_of(ip)
     }

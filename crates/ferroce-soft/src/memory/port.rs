@@ -5,6 +5,7 @@ use ferroce_verbs::{AddressWatcher, Error, Gid, GidEntry, Result, ServiceBinding
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// One context on the network.
 pub(super) struct Node {
@@ -27,6 +28,11 @@ impl MemoryPlace {
     /// The high byte of the context's queue pair numbers.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
+    }
+
+    /// See [`super::MemoryConfig::keepalive`].
+    pub(crate) fn keepalive(&self) -> Option<Duration> {
+        self.network.keepalive()
     }
 
     /// Puts `engine` there: from now on packets reach it.

@@ -57,7 +57,7 @@ impl SoftContext {
         let port = Arc::new(Port::open(config)?);
         let events = Arc::new(Events::new().map_err(os("creating an eventfd"))?);
         let sink = Sink { events: events.clone(), kick: Some(port.kick.clone()) };
-        let engine = Arc::new(Engine::new(port.slot(), Box::new(sink)));
+        let engine = Arc::new(Engine::new(port.slot(), Box::new(sink), config.keepalive));
         driver::start(port.clone(), engine.clone()).map_err(os("starting the driver's thread"))?;
         let info = DeviceInfo { node_guid: port.node_guid(), ..info };
         Ok(Self::assemble(info, ContextPort::Host(port), engine, events))
@@ -67,7 +67,7 @@ impl SoftContext {
     pub(crate) fn in_memory(info: DeviceInfo, place: MemoryPlace) -> Result<Arc<Self>> {
         let events = Arc::new(Events::new().map_err(|error| Error::os("creating an eventfd", error))?);
         let sink = Sink { events: events.clone(), kick: None };
-        let engine = Arc::new(Engine::new(place.slot(), Box::new(sink)));
+        let engine = Arc::new(Engine::new(place.slot(), Box::new(sink), place.keepalive()));
         let port = ContextPort::Memory(place.attach(engine.clone()));
         Ok(Self::assemble(info, port, engine, events))
     }

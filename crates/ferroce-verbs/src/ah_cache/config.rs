@@ -111,8 +111,12 @@ fn variable(name: &'static str) -> Result<Option<String>> {
     }
 }
 
-/// A length of time in the field's notation; `None` for `inf`.
-fn parse_time(text: &str) -> Result<Option<Duration>, String> {
+/// Reads a length of time in the field's notation: `inf` (`None`), `0`, or a number with a unit, such as `100ms`, `1s`, `5m`.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn parse_time(text: &str) -> Result<Option<Duration>, String> {
     let why = || format!("{text:?} is no time: it is inf, 0, or a number with a unit (us, ms, s, m, h), such as 100ms");
     let text = text.trim();
     if text == "inf" {

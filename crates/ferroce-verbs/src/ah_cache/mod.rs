@@ -39,7 +39,7 @@ mod resolver;
 mod table;
 
 pub use clock::{Clock, MonotonicClock};
-pub use config::{AhCacheConfig, CAPACITY_VARIABLE, MAX_AGE_VARIABLE, TTL_VARIABLE, Ttl};
+pub use config::{AhCacheConfig, CAPACITY_VARIABLE, MAX_AGE_VARIABLE, TTL_VARIABLE, Ttl, parse_time};
 pub use counters::{AhCacheCounters, ResolutionTimes};
 pub use entry::AhLease;
 pub use error::{AhError, Destination, ResolveCause};

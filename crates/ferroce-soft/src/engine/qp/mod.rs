@@ -23,7 +23,7 @@ use ferroce_verbs::{
 };
 use ferroce_wire::{Headers, Operation, Transport};
 use parking_lot::{Mutex, MutexGuard};
-use requester::{Requester, SendFailed};
+use requester::{Requester, SendFailed, Silence};
 use responder::{Broken, Responder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -429,21 +429,33 @@ impl QueuePair {
     }
 
     /// A timer entry for `deadline` came up.
-    pub(crate) fn on_timer(self: &Arc<Self>, engine: &Engine, deadline: Nanos, tx: &mut dyn PacketTx, now: Nanos) {
+    /// Returns whether the queue pair has failed because its peer is silent.
+    pub(crate) fn on_timer(
+        self: &Arc<Self>,
+        engine: &Engine,
+        deadline: Nanos,
+        tx: &mut dyn PacketTx,
+        now: Nanos,
+    ) -> bool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.timer != Some(deadline) {
-            return;
+            return false;
         }
         inner.timer = None;
         if !inner.conn.sends() {
-            return;
+            return false;
         }
         let cx = Cx::new(engine, self, &inner.conn);
-        if let Err(SendFailed) = inner.requester.on_timer(&cx, now) {
-            self.on_send_failed(engine, inner);
+        let silence = inner.requester.on_timer(&cx, now).err();
+        match silence {
+            None => {}
+            Some(Silence::WhileSending) => self.on_send_failed(engine, inner),
+            // No work request can say so.
+            Some(Silence::WhileIdle) => self.enter_err(engine, inner, Some(EventType::QpFatal)),
         }
         self.pump(engine, guard, tx, now);
+        silence.is_some()
     }
 
     // ---- receiving ----
@@ -480,6 +492,7 @@ impl QueuePair {
             count(&engine.counters.wrong_source);
             return Wants::Nothing;
         }
+        inner.requester.heard();
         let cx = Cx::new(engine, self, &inner.conn);
         match &mut inner.receiver {
             Receiver::Rc(responder) => match opcode.operation() {

@@ -20,6 +20,8 @@ Environment:
   FERROCE_LINK     auto, udp or shm, when --link is not given
   FERROCE_CAPTURE  a pcap file that gets every packet; the processes of a command share it
   FERROCE_FAULT    faults to inject: loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7
+  FERROCE_KEEPALIVE
+                   how long an idle peer may be silent until it is asked for a sign of life (20s, inf for never)
   FERROCE_AH_CACHE_TTL, FERROCE_AH_CACHE_MAX_AGE, FERROCE_AH_CACHE_CAPACITY
                    how long address handles are kept (inf, 0, 100ms, 1s, 5m), how old they get, and how many there are
   FERROCE_LOG      what to log to stderr: error, warn, info, debug, trace, or a filter such as

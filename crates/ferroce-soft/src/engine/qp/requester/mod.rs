@@ -1,3 +1,4 @@
+mod keepalive;
 mod offer;
 mod recovery;
 mod request;
@@ -12,6 +13,9 @@ use crate::engine::tx::{PacketTx, PeerFlow, To};
 use crate::engine::{Nanos, count, sgl};
 use ferroce_verbs::{Error, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
 use ferroce_wire::{Ext, Opcode, psn_add, psn_diff};
+use keepalive::Keepalive;
+use keepalive::PeerLost;
+pub(in crate::engine::qp) use recovery::Silence;
 use request::{request_header, response_request};
 use window::{flow, flow_bytes, flow_closed};
 
@@ -54,6 +58,7 @@ pub(in crate::engine::qp) struct Requester {
     lost_read: Option<u32>,
     /// Holds as long as what was offered is still to be sent.
     grant: Grant,
+    keepalive: Keepalive,
 }
 
 /// Bytes in flight to a peer from which on the link may be full: half of what the kernel lets a socket have by default.
@@ -87,6 +92,7 @@ impl Requester {
             offered: false,
             lost_read: None,
             grant: Grant::new(),
+            keepalive: Keepalive::default(),
         }
     }
 
@@ -108,6 +114,7 @@ impl Requester {
         self.sequence_at = None;
         self.lost_read = None;
         self.timer_mark = None;
+        self.start_keepalive();
         self.reload(cx);
     }
 
@@ -151,7 +158,11 @@ impl Requester {
         }
         // Kept running while the queue pair is active, so that sending does not have to start it each time.
         let running = self.outstanding() || self.active;
-        (running && cx.conn.timeout != 0).then(|| now + self.timer_period(cx))
+        if running {
+            (cx.conn.timeout != 0).then(|| now + self.timer_period(cx))
+        } else {
+            self.keepalive_deadline(cx, now)
+        }
     }
 
     /// Whether there is something to send; whether it may be sent is for [`Requester::transmit`] to find out.
@@ -181,6 +192,7 @@ impl Requester {
         if std::mem::take(&mut self.probe) && self.send_probe(cx, tx) {
             budget.take();
         }
+        self.ask(cx, tx);
         loop {
             if self.queue.next == self.queue.tail || self.rnr_until.is_some() {
                 return TxStatus::Idle;

@@ -3,7 +3,7 @@
 use super::super::Cx;
 use super::super::emit::Emitted;
 use super::window::flow;
-use super::{Requester, SendFailed};
+use super::{PeerLost, Requester, SendFailed};
 use crate::engine::{Nanos, PacketTx, count};
 use ferroce_verbs::{QpType, WcStatus, WorkCompletion};
 use ferroce_wire::{psn_diff, psn_sub};
@@ -13,6 +13,15 @@ pub(super) enum Resend {
     Sequence,
     Timeout,
     Implied,
+}
+
+/// The peer was silent for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine::qp) enum Silence {
+    /// The send queue's head failed, as of [`SendFailed`].
+    WhileSending,
+    /// Nothing was outstanding.
+    WhileIdle,
 }
 
 /// The longest timeout, as a multiple of what was set. It fires up to one period of the timer late.
@@ -120,7 +129,7 @@ impl Requester {
     }
 
     /// The timer that [`Requester::deadline`] asked for has expired.
-    pub(in crate::engine::qp) fn on_timer(&mut self, cx: &Cx<'_>, now: Nanos) -> Result<(), SendFailed> {
+    pub(in crate::engine::qp) fn on_timer(&mut self, cx: &Cx<'_>, now: Nanos) -> Result<(), Silence> {
         if let Some(until) = self.rnr_until {
             if now >= until {
                 self.rnr_until = None;
@@ -130,7 +139,7 @@ impl Requester {
         self.active = false;
         if !self.outstanding() {
             self.timer_mark = None;
-            return Ok(());
+            return self.on_idle(cx, now).map_err(|PeerLost| Silence::WhileIdle);
         }
         let marked = match self.timer_mark {
             Some((una, at)) if una == self.una => at,
@@ -153,7 +162,7 @@ impl Requester {
         self.probed = false;
         count(&cx.engine.counters.local_ack_timeout_err);
         self.implied_at = None;
-        self.resend(cx, Resend::Timeout)
+        self.resend(cx, Resend::Timeout).map_err(|SendFailed| Silence::WhileSending)
     }
 
     /// Completes the head with `status`.

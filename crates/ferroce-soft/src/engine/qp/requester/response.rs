@@ -25,6 +25,9 @@ impl Requester {
         let (opcode, psn) = (headers.bth.opcode, headers.bth.psn);
         if psn_diff(psn, self.una) < 0 || psn_diff(psn, self.sent) >= 0 {
             count(&cx.engine.counters.stale_response);
+            if opcode.operation() == Operation::Ack {
+                self.on_stale_ack(cx, psn);
+            }
             return Ok(());
         }
         match (opcode.operation(), &headers.ext) {
