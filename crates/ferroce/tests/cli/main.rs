@@ -5,5 +5,6 @@ mod bench;
 mod perf;
 mod pingpong;
 mod rdmacm;
+mod rping;
 mod storm;
 mod support;

@@ -69,7 +69,7 @@ fn ends_that_do_not_agree_are_told() {
 #[test]
 fn the_steps_of_a_connection_are_measured() {
     let port = free_port();
-    let mut server = start(ferroce(&["cmtime", "--once", "-c", "60", "-p", &port]));
+    let mut server = start(ferroce(&["cmtime", "--once", "-c", "60", "-p", &port, "--json"]));
     server.says("waiting at");
     let client = ["cmtime", "-s", "127.0.0.1", "-p", &port, "-c", "30", "--timeout", "60"];
     let json = run(&[&client[..], &["--json"]].concat()).ok().json();
@@ -85,7 +85,9 @@ fn the_steps_of_a_connection_are_measured() {
     for part in ["30 connections", "µs / conn", "bind addr", "disconnect"] {
         assert!(human.out.contains(part), "no {part} in {}", human.out);
     }
-    assert!(server.end().ok().err.contains("60 connections served"));
+    let served = server.end().ok();
+    assert!(served.err.contains("60 connections served"));
+    assert_eq!(served.json()["connections"], 60);
     run(&client).failed(1, "connect was refused: invalid service id: nobody listens");
 }
 

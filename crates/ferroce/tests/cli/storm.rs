@@ -122,11 +122,15 @@ fn one_connection_at_a_time_and_more_than_there_are() {
 fn two_ends_that_were_started_by_hand() {
     let port = free_port();
     let at = format!("127.0.0.1:{port}");
-    let mut server = start(ferroce(&["storm", "--listen", &at]));
+    let mut server = start(ferroce(&["storm", "--listen", &at, "--json"]));
     server.says("waiting for a client");
     let json = storm(&["--connect", &at, "-n", "200", "--cancel", "10", "--baseline", "tcp"]);
     assert_eq!(json["runs"].as_array().unwrap().len(), 1);
-    server.end().ok();
+    let seen = server.end().ok().json();
+    // The storm's own run and TCP's.
+    let runs = seen["runs"].as_array().unwrap();
+    assert_eq!((seen["role"].as_str(), runs.len()), (Some("server"), 2), "{seen}");
+    assert!(runs.iter().all(|run| run["errors"] == 0 && run["exchanged"].as_u64() <= Some(200)), "{seen}");
     run(&["storm", "--connect", &at, "-n", "1"]).failed(1, "start the server first");
 }
 

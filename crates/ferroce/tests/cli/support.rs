@@ -16,6 +16,7 @@ pub(crate) fn ferroce(args: &[&str]) -> Command {
         "FERROCE_LINK",
         "FERROCE_CAPTURE",
         "FERROCE_FAULT",
+        "FERROCE_KEEPALIVE",
         "FERROCE_LOG",
         "FERROCE_AH_CACHE_TTL",
         "FERROCE_AH_CACHE_MAX_AGE",
@@ -81,6 +82,20 @@ impl Running {
             let running = self.child.try_wait().unwrap().is_none();
             assert!(running || read(&self.err).contains(part), "ended without {part:?}: {}", read(&self.err));
             assert!(Instant::now() < give_up, "no {part:?} in {}", read(&self.err));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it has printed on stdout.
+    pub(crate) fn output(&self) -> String {
+        read(&self.out)
+    }
+
+    /// Waits until it has printed so many lines on stdout.
+    pub(crate) fn prints_lines(&mut self, count: usize) {
+        let give_up = Instant::now() + PATIENCE;
+        while self.output().lines().count() < count {
+            assert!(Instant::now() < give_up, "{}", self.output());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -11,6 +11,13 @@ pub(crate) fn json(document: &impl Serialize) -> Result<()> {
     text_line(&text)
 }
 
+/// Prints `document` in one line: a command that has no end of its own prints one for each thing that it has to say.
+pub(crate) fn json_line(document: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(document)
+        .map_err(|error| Failure::run(format!("the result cannot be written as JSON: {error}")))?;
+    text_line(&text)
+}
+
 /// Prints a line. A reader who has gone away, such as `head`, is no error.
 pub(crate) fn text_line(text: &str) -> Result<()> {
     let mut out = stdout().lock();

@@ -3,8 +3,17 @@
 use super::{CmtimeArgs, Resources};
 use crate::args::Host;
 use crate::failure::Result;
+use crate::report;
 use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
+use serde::Serialize;
 use std::sync::Arc;
+
+#[derive(Serialize)]
+struct Served {
+    op: &'static str,
+    role: &'static str,
+    connections: u32,
+}
 
 pub(super) fn run(args: &CmtimeArgs, cm: &ConnectionManager) -> Result<()> {
     let resources = Resources::new(cm.context())?;
@@ -36,7 +45,7 @@ pub(super) fn run(args: &CmtimeArgs, cm: &ConnectionManager) -> Result<()> {
         }
     }
     eprintln!("{ended} connections served");
-    Ok(())
+    if args.common.json { report::json(&Served { op: "cmtime", role: "server", connections: ended }) } else { Ok(()) }
 }
 
 fn accept(id: &Id, resources: &Resources) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::{RpingArgs, unexpected};
 use crate::completions::{BATCH, Completions};
 use crate::failure::{Failure, Result};
+use ferroce::cm::proto::DisconnectCause;
 use ferroce::cm::{EventChannel, EventKind, Id};
 use ferroce::{Access, Context, Mr, Pd, Qp, QpCap, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WorkCompletion};
 use std::time::{Duration, Instant};
@@ -213,6 +214,9 @@ impl<'a> Exchange<'a> {
         let event = if within.is_zero() { self.channel.try_next()? } else { self.channel.next_timeout(within)? };
         match event.as_ref().map(ferroce::cm::Event::kind) {
             None | Some(EventKind::Established | EventKind::TimewaitExit) => Ok(false),
+            Some(EventKind::Disconnected(DisconnectCause::PeerLost)) => {
+                Err(Failure::run("the peer does not answer any more"))
+            }
             Some(EventKind::Disconnected(_)) => Ok(true),
             Some(kind) => Err(unexpected("the peer", kind)),
         }

@@ -4,7 +4,10 @@ use super::exchange::{Buffers, Exchange};
 use super::{RpingArgs, expect, unexpected};
 use crate::args::Host;
 use crate::failure::{Failure, Result};
+use crate::report;
 use ferroce::cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
+use serde::Serialize;
+use std::net::SocketAddr;
 
 pub(super) fn run(args: &RpingArgs, cm: &ConnectionManager) -> Result<()> {
     let channel = EventChannel::new()?;
@@ -21,19 +24,38 @@ pub(super) fn run(args: &RpingArgs, cm: &ConnectionManager) -> Result<()> {
             if !args.persistent {
                 // No one else is served: they are told at once.
                 listener.destroy();
-                let pings = serve(args, cm, &id)?;
-                eprintln!("{pings} pings served");
-                return Ok(());
+                let served = Served::new(args, &id, serve(args, cm, &id)?);
+                eprintln!("{} pings served", served.pings);
+                return if args.common.json { report::json(&served) } else { Ok(()) };
             }
             scope.spawn(move || {
                 let peer = id.peer_addr();
-                match serve(args, cm, &id) {
-                    Ok(pings) => tracing::debug!(?peer, pings, "a client has left"),
-                    Err(failure) => eprintln!("error: client {peer:?}: {failure}"),
+                let served = serve(args, cm, &id).and_then(|pings| {
+                    tracing::debug!(?peer, pings, "a client has left");
+                    if args.common.json { report::json_line(&Served::new(args, &id, pings)) } else { Ok(()) }
+                });
+                if let Err(failure) = served {
+                    eprintln!("error: client {peer:?}: {failure}");
                 }
             });
         }
     })
+}
+
+/// What a client has had.
+#[derive(Serialize)]
+struct Served {
+    op: &'static str,
+    role: &'static str,
+    peer: Option<SocketAddr>,
+    size: u32,
+    pings: u64,
+}
+
+impl Served {
+    fn new(args: &RpingArgs, id: &Id, pings: u64) -> Self {
+        Self { op: "rping", role: "server", peer: id.peer_addr(), size: args.size, pings }
+    }
 }
 
 fn serve(args: &RpingArgs, cm: &ConnectionManager, id: &Id) -> Result<u64> {

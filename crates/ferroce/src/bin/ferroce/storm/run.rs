@@ -15,6 +15,7 @@ use crate::progress::Progress;
 use crate::{child, local, report, tcp};
 use ferroce::Gid;
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -260,7 +261,7 @@ pub(super) fn serve_parent(args: &StormArgs) -> Result<()> {
     let listener = tcp::listen(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0)?;
     child::announce(listener.local_addr().map_err(|error| tcp::lost("it was set up", &error))?.port())?;
     loop {
-        // What goes wrong is told to the client.
+        // What goes wrong is told to the client, and so is all that there is to report.
         let _ = serve(args, &listener);
     }
 }
@@ -275,11 +276,19 @@ pub(super) fn serve_one(args: &StormArgs, at: &HostPort) -> Result<()> {
     })?;
     let listener = tcp::listen(Some(ip), at.port)?;
     eprintln!("waiting for a client on TCP port {}", at.port);
-    serve(args, &listener)
+    let runs = serve(args, &listener)?;
+    if args.common.json { report::json(&ServerDocument { role: "server", runs }) } else { Ok(()) }
+}
+
+/// What a server saw that was started by hand.
+#[derive(Serialize)]
+struct ServerDocument {
+    role: &'static str,
+    runs: Vec<EndReport>,
 }
 
 /// Serves the next client.
-fn serve(args: &StormArgs, listener: &TcpListener) -> Result<()> {
+fn serve(args: &StormArgs, listener: &TcpListener) -> Result<Vec<EndReport>> {
     let stream = tcp::accept(listener)?;
     let control = Control::new(stream, args.timeout)?;
     let outcome = follow(args, &control);
@@ -289,8 +298,9 @@ fn serve(args: &StormArgs, listener: &TcpListener) -> Result<()> {
     outcome
 }
 
-/// Does what the client decides.
-fn follow(args: &StormArgs, control: &Control) -> Result<()> {
+/// Does what the client decides; returns what this end saw of each run.
+fn follow(args: &StormArgs, control: &Control) -> Result<Vec<EndReport>> {
+    let mut reports = Vec::new();
     let reached_at = tcp::local_ip(control.stream());
     loop {
         let report = match control.wait("next run")? {
@@ -302,9 +312,10 @@ fn follow(args: &StormArgs, control: &Control) -> Result<()> {
                     serve_storm(args, plan, reached_at, control)?
                 }
             }
-            Message::Bye => return Ok(()),
+            Message::Bye => return Ok(reports),
             other => return Err(unexpected(&other)),
         };
+        reports.push(report.clone());
         control.send(&Message::Finished { report })?;
     }
 }
