@@ -2,6 +2,7 @@ use super::gids::Gids;
 use super::groups::Groups;
 use super::rx::Rx;
 use super::steering;
+use super::thread::LINK_PATIENCE;
 use super::tx::HostTx;
 use super::watched::Watched;
 use crate::config::{FaultConfig, LinkMode, SoftConfig};
@@ -17,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Why a device could not be opened.
@@ -150,6 +151,17 @@ impl Kick {
     pub(crate) fn wake_unless_polled(&self) {
         if !self.ticks.load(Ordering::Acquire) {
             self.wake();
+        }
+    }
+
+    /// Wakes the thread if nobody else will look in time whether the socket, which is full, has room again.
+    #[cold]
+    pub(super) fn wake_for_socket(&self, now: Nanos) {
+        if !self.ticks.load(Ordering::Acquire) {
+            // It says that it sleeps before it looks whether the socket is full, and this caller has found it full before it looks whether
+            // the thread sleeps.
+            fence(Ordering::SeqCst);
+            self.wake_at(now + LINK_PATIENCE.as_nanos() as Nanos);
         }
     }
 

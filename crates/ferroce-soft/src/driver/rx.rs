@@ -79,6 +79,9 @@ impl Rx {
                 qp.transmit(engine, &mut tx, now);
             }
         }
+        if port.udp_tx.is_blocked() {
+            port.udp_tx.batch().drain();
+        }
         if engine.has_ready() {
             busy |= engine.transmit_ready(&mut HostTx::new(port), now);
         }

@@ -6,13 +6,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// How often the thread looks in while the program polls.
 const TICK: Duration = Duration::from_millis(1);
-/// How long it waits for a link that has no room: a socket does not say when it has, and a peer that would may have died.
-const LINK_PATIENCE: Duration = Duration::from_millis(1);
+/// How long it waits for a link that has no room: a peer that would say when it has may have died.
+pub(super) const LINK_PATIENCE: Duration = Duration::from_millis(1);
 /// How long it sleeps at most, so that dead neighbours are noticed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
@@ -115,7 +115,8 @@ impl Driver {
         self.arm_udp();
         let now = self.port.refresh_now();
         let mut until = now + HOUSEKEEPING.as_nanos() as u64;
-        if self.engine.has_ready() || self.port.shm_faults.is_some() {
+        let blocked = self.port.udp_tx.is_blocked();
+        if self.engine.has_ready() || blocked || self.port.shm_faults.is_some() {
             until = now + LINK_PATIENCE.as_nanos() as u64;
         }
         for deadline in [self.engine.next_deadline(), self.steering.deadline()].into_iter().flatten() {
@@ -128,7 +129,9 @@ impl Driver {
         };
         // What was scheduled, or became due, before `asleep` was seen by others did not wake us.
         let due = self.engine.next_deadline().is_some_and(|deadline| deadline < until);
-        if !(ready || due || self.engine.can_send_now()) {
+        fence(Ordering::SeqCst);
+        let blocked_since = !blocked && self.port.udp_tx.is_blocked();
+        if !(ready || due || blocked_since || self.engine.can_send_now()) {
             self.wait(Duration::from_nanos(until - now));
         }
         self.port.rx.lock().shm.cancel_sleep();
@@ -146,9 +149,12 @@ impl Driver {
         rx.round(&self.port, &self.engine, Who::Driver)
     }
 
+    /// Has epoll say when something comes by UDP and, if something waits for room in the socket, when there is.
     fn arm_udp(&mut self) {
-        if !self.udp_armed {
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        let blocked = self.port.udp_tx.is_blocked();
+        if !self.udp_armed || blocked {
+            let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+            flags.set(epoll::EventFlags::OUT, blocked);
             let armed = epoll::modify(&self.epoll, self.port.udp.as_fd(), epoll::EventData::new_u64(UDP), flags);
             self.udp_armed = armed.is_ok();
         }

@@ -6,8 +6,7 @@ use crate::engine::{Offer, Offered, PacketTx, To};
 use crate::link::shm::LaneGuard;
 use crate::link::udp::{TxBatch, UdpDst};
 use ferroce_verbs::Gid;
-use ferroce_wire::Headers;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ferroce_wire::{GSI_QPN, Headers};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -129,7 +128,13 @@ impl<'a> HostTx<'a> {
         &mut self.void
     }
 
-    fn reserve_udp(&mut self, to: &To<'_>, len: usize) -> &mut [u8] {
+    /// `None` if the socket has no room. Management datagrams, which nobody tries again soon, go to the end of what waits.
+    fn reserve_udp(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]> {
+        if self.port.udp_tx.is_blocked() && to.dest_qpn != GSI_QPN {
+            self.reserved = Reserved::None;
+            self.port.kick.wake_for_socket(self.port.now());
+            return None;
+        }
         self.reserved = Reserved::Udp;
         let port = self.port.udp.local_port();
         let remote = match to.av.remote {
@@ -138,7 +143,7 @@ impl<'a> HostTx<'a> {
         };
         let dst = UdpDst { remote, local: to.av.local, tos: to.av.tos, ttl: to.av.ttl };
         let batch = self.udp.get_or_insert_with(|| self.port.udp_tx.batch());
-        batch.reserve(&dst, len)
+        Some(batch.reserve(&dst, len))
     }
 }
 
@@ -150,7 +155,7 @@ impl PacketTx for HostTx<'_> {
             if self.port.link == LinkMode::Shm {
                 return Some(self.discard(len));
             }
-            return Some(self.reserve_udp(to, len));
+            return self.reserve_udp(to, len);
         }
         let tag = if to.datagram { TAG_ADDRESSED } else { TAG_BARE };
         let prefix = prefix_of(tag);
@@ -213,22 +218,6 @@ impl PacketTx for HostTx<'_> {
         Offered::Yes
     }
 
-    fn is_writable(&mut self, to: &To<'_>) -> bool {
-        let lane = self.slot_of(to).is_some_and(|slot| self.port.shm_tx.lane(slot).is_ok());
-        if lane || self.port.link == LinkMode::Shm {
-            // A full ring says so packet by packet.
-            return true;
-        }
-        // The kernel calls a datagram socket writable while half of its send buffer is free, which is more than a turn.
-        let mut fds = [PollFd::new(&self.port.udp, PollFlags::OUT)];
-        let writable = !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
-        if !writable {
-            // Unlike a ring, a socket does not wake us when it has room: the driver's thread will look again.
-            self.port.kick.wake_unless_polled();
-        }
-        writable
-    }
-
     #[inline]
     fn flush(&mut self) {
         // A lane is locked after a queue pair, never before one: whoever goes on to the next queue pair must not hold it, or
@@ -236,6 +225,9 @@ impl PacketTx for HostTx<'_> {
         self.lane = None;
         if let Some(batch) = &mut self.udp {
             batch.flush();
+            if self.port.udp_tx.is_blocked() {
+                self.port.kick.wake_for_socket(self.port.now());
+            }
         }
     }
 }

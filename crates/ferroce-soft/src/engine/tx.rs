@@ -37,7 +37,9 @@ impl Av {
     /// A connection to the peer's address was asked for a sign of life and gave it.
     pub(crate) fn note_keepalive_answer(&self) {
         if let Some(flow) = &self.flow {
-            flow.answers_keepalive.store(true, Relaxed);
+            if !flow.answers_keepalive.swap(true, Relaxed) {
+                tracing::debug!(peer = %self.remote, "it answers when it is asked for a sign of life");
+            }
         }
     }
 }
@@ -67,10 +69,6 @@ pub(crate) trait PacketTx {
     /// Room for one packet of `len` bytes (BTH to pad, without ICRC). `None` when the link has no room at the moment: try
     /// again when it has.
     fn reserve(&mut self, to: &To<'_>, len: usize) -> Option<&mut [u8]>;
-
-    /// Whether the link takes a turn's worth of packets without dropping any. Asked before a turn of an unreliable queue pair,
-    /// whose packets nobody sends again, and of a reliable one when much is in flight.
-    fn is_writable(&mut self, to: &To<'_>) -> bool;
 
     /// The room that was last reserved now holds a packet.
     fn commit(&mut self);

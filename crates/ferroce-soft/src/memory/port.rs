@@ -167,10 +167,6 @@ impl PacketTx for MemoryTx<'_> {
         }
     }
 
-    fn is_writable(&mut self, _to: &To<'_>) -> bool {
-        !self.network.is_full(self.node.ip)
-    }
-
     fn flush(&mut self) {
         // Every packet enters the network as it is committed.
     }

@@ -77,7 +77,7 @@ counters! {
         sent_bytes,
         /// System calls that sent something.
         sent_calls,
-        /// Packets lost because the socket's send buffer was full.
+        /// Packets lost because the socket's send buffer was full, and so much waited for it already.
         tx_would_block,
         /// Packets lost because the device or its queue had no room.
         tx_no_buffers,

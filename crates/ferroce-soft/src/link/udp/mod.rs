@@ -21,12 +21,14 @@
 //!
 //! # What is lost
 //!
-//! UDP loses packets, and so does this link: a full socket buffer, an unreachable peer, a packet beyond the
+//! UDP loses packets, and so does this link: a full device, an unreachable peer, a packet beyond the
 //! path MTU. Nothing of that is an error of a call; it is counted and reported in [`SendReport`] and
-//! [`UdpCounters`], and the protocol above retransmits. No call blocks.
+//! [`UdpCounters`], and the protocol above retransmits. What the socket's own buffer has no room for waits, in order, and whoever
+//! has more to send is told ([`UdpTx::is_blocked`]). No call blocks.
 
 #![deny(unsafe_code)]
 
+mod backlog;
 mod cmsg;
 mod counters;
 mod error;

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crossbeam_queue::ArrayQueue;
 use ferroce_wire::{BTH_LEN, Flow, FlowIcrc, ICRC_LEN, IpPair};
 
+use super::backlog::Backlog;
 use super::cmsg::Control;
 use super::counters::UdpStatistics;
 use super::held::{Fate, Faults};
@@ -67,6 +68,7 @@ pub(super) struct TxShared {
     /// Destinations, hashed to 64 classes, where a device cannot segment. A bit is set once and never cleared.
     no_gso: AtomicU64,
     faults: Option<Faults>,
+    backlog: Backlog,
 }
 
 impl TxShared {
@@ -76,6 +78,7 @@ impl TxShared {
             gso: config.gso,
             no_gso: AtomicU64::new(0),
             faults: config.faults.clone().map(Faults::new),
+            backlog: Backlog::default(),
         }
     }
 
@@ -103,7 +106,7 @@ struct Buffer {
 /// Packets of one destination that leave with one message. All have the length of the first but the last,
 /// which may be shorter.
 #[derive(Clone)]
-struct Group {
+pub(super) struct Group {
     dst: UdpDst,
     /// Top byte of the destination QPN: packets for different processes of the peer's host are not mixed, for the peer's
     /// kernel steers a batch as a whole.
@@ -112,10 +115,10 @@ struct Group {
     icrc: FlowIcrc,
     name: SockName,
     control: Control,
-    start: usize,
-    len: usize,
+    pub(super) start: usize,
+    pub(super) len: usize,
     segment: usize,
-    count: usize,
+    pub(super) count: usize,
     open: bool,
 }
 
@@ -128,6 +131,14 @@ impl std::fmt::Debug for Group {
 impl UdpTx {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
+    }
+
+    /// Whether packets wait for room in the socket. What is sent now would wait behind them: whoever can had better send later.
+    /// [`TxBatch::drain`] sends them; the socket is writable, as `poll` says, when it can.
+    #[inline]
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.shared.tx.backlog.is_blocked()
     }
 
     /// An empty batch, with a buffer from the pool. The pool is lock-free; a thread that sends often does well to keep
@@ -302,6 +313,16 @@ impl TxBatch {
         self.used == 0
     }
 
+    /// Sends what waits for room in the socket, as far as there is any. Does not block.
+    pub fn drain(&mut self) {
+        if !self.shared.tx.backlog.is_blocked() {
+            return;
+        }
+        let shared = self.shared.clone();
+        shared.tx.backlog.drain(|group, bytes| self.send_groups(std::slice::from_ref(group), bytes) == 1);
+        self.count();
+    }
+
     fn transmit(&mut self) {
         let Some(mut buffer) = self.buffer.take() else {
             return;
@@ -312,7 +333,34 @@ impl TxBatch {
                 group.control.push_segment(group.segment as u16);
             }
         }
-        let mut rest = &groups[..];
+        let shared = self.shared.clone();
+        let backlog = &shared.tx.backlog;
+        // Nothing overtakes what waits; not even if it has gone in the very moment in which this was found out.
+        let mut held = if backlog.is_blocked() { backlog.hold(groups, arena, false) } else { None };
+        if held.is_none() {
+            let handled = self.send_groups(groups, arena);
+            if handled < groups.len() {
+                held = backlog.hold(&groups[handled..], arena, true);
+            }
+        }
+        if let Some(lost @ 1..) = held {
+            self.lose(lost, libc::EAGAIN);
+        }
+        groups.clear();
+        self.used = 0;
+        self.buffer = Some(buffer);
+        self.count();
+    }
+
+    /// Adds what was counted to what others see.
+    fn count(&mut self) {
+        self.shared.counters.add(&self.statistics);
+        self.statistics = UdpStatistics::default();
+    }
+
+    /// Sends `groups`, whose bytes are in `arena`, until the socket is full; returns how many of them are dealt with.
+    fn send_groups(&mut self, groups: &[Group], arena: &mut [u8]) -> usize {
+        let mut rest = groups;
         while let [group, behind @ ..] = rest {
             match self.send(rest.iter().map(|group| group.outgoing(arena))) {
                 Ok(sent) => {
@@ -324,10 +372,7 @@ impl TxBatch {
                 }
                 Err(libc::EINTR) => {}
                 // The whole buffer is full, so the others would not fit either.
-                Err(libc::EAGAIN) => {
-                    self.lose(rest.iter().map(|group| group.count).sum(), libc::EAGAIN);
-                    break;
-                }
+                Err(libc::EAGAIN) => break,
                 Err(errno) => {
                     if group.count > 1 {
                         self.send_singly(group, &mut arena[group.start..][..group.len], errno);
@@ -338,11 +383,7 @@ impl TxBatch {
                 }
             }
         }
-        groups.clear();
-        self.used = 0;
-        self.buffer = Some(buffer);
-        self.shared.counters.add(&self.statistics);
-        self.statistics = UdpStatistics::default();
+        groups.len() - rest.len()
     }
 
     /// Sends the packets of a batch one by one, after the kernel refused it as a whole with `refusal`. If all of them go, the
@@ -425,6 +466,11 @@ impl Drop for TxBatch {
 }
 
 impl Group {
+    /// The same, with its bytes at the beginning of a buffer of their own.
+    pub(super) fn at_start(&self) -> Self {
+        Self { start: 0, ..self.clone() }
+    }
+
     fn outgoing<'a>(&'a self, arena: &'a [u8]) -> Outgoing<'a> {
         Outgoing {
             name: &self.name,

@@ -86,8 +86,8 @@ impl Requester {
 
     /// Asks, if it is time to.
     pub(super) fn ask(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx) {
-        // While something is in flight, that asks as well.
-        if self.keepalive.ask && self.una == self.sent {
+        // Alone: what is in flight, or about to be, would be acknowledged along with it.
+        if self.keepalive.ask && self.una == self.sent && self.queue.is_empty() {
             self.keepalive.ask = false;
             let psn = psn_sub(self.una, 1);
             let header = Header { ack_request: true, ..Header::new(Opcode::RcSendOnly, psn, Ext::None) };

@@ -9,7 +9,7 @@ use super::emit::{Emitted, Header, emit};
 use super::{Budget, Cx, TxStatus};
 use crate::engine::payload::Grant;
 use crate::engine::sendq::{Datagram, SendQueue, has_response};
-use crate::engine::tx::{PacketTx, PeerFlow, To};
+use crate::engine::tx::{PacketTx, To};
 use crate::engine::{Nanos, count, sgl};
 use ferroce_verbs::{Error, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
 use ferroce_wire::{Ext, Opcode, psn_add, psn_diff};
@@ -61,8 +61,6 @@ pub(in crate::engine::qp) struct Requester {
     keepalive: Keepalive,
 }
 
-/// Bytes in flight to a peer from which on the link may be full: half of what the kernel lets a socket have by default.
-const BULK: i64 = 100 << 10;
 /// Packets that may go by without one that asks for an acknowledgement.
 const ACK_INTERVAL: u32 = 16;
 /// The send queue's head failed; its completion is already pushed, and the queue pair is to stop.
@@ -177,18 +175,6 @@ impl Requester {
         tx: &mut dyn PacketTx,
         budget: &mut Budget,
     ) -> TxStatus {
-        // Asking costs a system call, so a reliable connection asks only when there is much that may fill the link.
-        let much = |flow: &PeerFlow| flow.is_open() && flow.in_flight() > BULK;
-        let asks = cx.qp.qp_type != QpType::Rc || flow(cx).is_some_and(much);
-        if asks && self.wants_transmit() {
-            let to = match &self.queue.get(self.queue.next).dest {
-                Some(dest) => Some(To { av: &dest.av, dest_qpn: dest.qpn, datagram: true }),
-                None => cx.conn.peer(),
-            };
-            if to.is_some_and(|to| !tx.is_writable(&to)) {
-                return TxStatus::LinkFull;
-            }
-        }
         if std::mem::take(&mut self.probe) && self.send_probe(cx, tx) {
             budget.take();
         }
