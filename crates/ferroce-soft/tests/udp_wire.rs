@@ -283,7 +283,7 @@ fn inside_peer() {
 }
 
 #[test]
-fn a_full_socket_buffer_loses_packets_and_never_blocks() {
+fn a_full_socket_never_blocks_and_what_waits_is_bounded() {
     in_namespace("inside_full");
 }
 
@@ -303,22 +303,22 @@ fn inside_full() {
     let port = UdpPort::open(&UdpConfig { socket_buffer: 200_000, ..UdpConfig::default() }).expect("open");
     let dst = way(HERE[0], THERE[0]);
     let mut batch = port.sender().batch();
-    let mut total = (0, 0);
-    for i in 0..3000 {
+    let (mut sent, mut lost) = (0, 0);
+    for i in 0..8000 {
         batch.reserve(&dst, 1000).copy_from_slice(&pattern(i, 1000));
         batch.commit();
-        if i % 7 == 6 {
+        if i % 8 == 7 {
             let report = batch.flush();
             assert_eq!(report.lost(), report.congested, "{report:?}");
-            total = (total.0 + report.sent, total.1 + report.congested);
+            (sent, lost) = (sent + report.sent, lost + report.congested);
+            assert_eq!(port.sender().is_blocked(), sent != i + 1);
         }
     }
-    let report = batch.flush();
-    total = (total.0 + report.sent, total.1 + report.congested);
-    assert_eq!(total.0 + total.1, 3000);
-    assert!(total.0 > 0 && total.1 > 0, "{total:?}");
+    let waiting = 8000 - sent - lost;
+    assert!(sent > 0 && lost > 0 && waiting > 0, "{sent} sent, {lost} lost");
+    assert!((4_000_000..=4 << 20).contains(&(waiting * 1004)), "{waiting} wait");
     let statistics = port.counters().read();
-    assert_eq!((statistics.sent_pkts, statistics.tx_would_block), (total.0 as u64, total.1 as u64));
+    assert_eq!((statistics.sent_pkts, statistics.tx_would_block), (sent as u64, lost as u64));
 }
 
 #[test]
