@@ -33,6 +33,8 @@ const UDP_PATIENCE: u32 = 2000;
 /// What came before a timer was due is taken in before it fires, and that is no more packets than this: what the largest
 /// receive buffer holds.
 const BACKLOG: usize = 16 << 10;
+/// Rounds of those who poll between two attempts to send what waits for room in the socket, each a system call.
+const DRAIN_INTERVAL: u32 = 8;
 /// Rounds between looks at the clock.
 const CLOCK_INTERVAL: u32 = 64;
 
@@ -79,7 +81,7 @@ impl Rx {
                 qp.transmit(engine, &mut tx, now);
             }
         }
-        if port.udp_tx.is_blocked() {
+        if port.udp_tx.is_blocked() && (who == Who::Driver || self.rounds.is_multiple_of(DRAIN_INTERVAL)) {
             port.udp_tx.batch().drain();
         }
         if engine.has_ready() {
