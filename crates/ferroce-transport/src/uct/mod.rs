@@ -1,0 +1,47 @@
+//! The surface that all transports share: UCT's operations and contracts.
+//!
+//! An [`Interface`] sends and receives through one device; an [`Endpoint`] of it sends to one peer. What a transport can do it says in
+//! [`InterfaceAttr`]; what it cannot do ends in [`OpError::Unsupported`].
+//!
+//! # Contracts
+//!
+//! - *An operation has one answer.* It returns [`Posted::Done`] or an error, and then its [`Completion`] is not called; or it returns
+//!   [`Posted::InProgress`], and then the completion is called exactly once, with success, a failure, or [`OpFailure::Canceled`], whatever
+//!   happens to the endpoint, the interface, or the token itself. It is called when the device no longer uses the operation's memory: so
+//!   also after the endpoint is dropped, for memory belongs to the operation and not to the endpoint.
+//! - *No resource.* After [`OpError::NoResource`] nothing was begun. [`Endpoint::pending_add`] takes a request that is called when
+//!   trying again makes sense. It refuses with [`PendingError::Busy`] if there are resources now: the caller tries again itself, and does
+//!   not wait for what will not come. Until its callback returns [`PendingStatus::Done`] the request is the transport's; purging hands it back.
+//! - *Nothing after destroy.* Once the destructor of an endpoint has returned, no failure handler, pending request or message handler is
+//!   begun for it. (One that another thread had begun before may still run.) All callbacks own what they use, so there is nothing that
+//!   they could find gone.
+//! - *No locks.* Callbacks are called by the thread that makes progress, or that drops the interface, with no lock held: they may send,
+//!   connect, drop endpoints, and make progress, which then does nothing.
+//! - *Events.* [`Interface::arm`] makes the descriptor readable at the next event, and refuses if there is one already. Progress takes
+//!   what made the descriptor readable.
+//! - *Errors are values.* An endpoint fails once, with a cause and what was seen ([`Failure`]). It can only be dropped then; nothing aborts.
+
+mod attr;
+mod completion;
+mod endpoint;
+mod event;
+mod failure;
+mod id;
+mod interface;
+mod pack;
+mod pending;
+mod reach;
+
+pub use attr::{AtomicOps, EventCaps, InterfaceAttr, InterfaceFlags, OpLimits};
+pub use completion::{Completion, CompletionCounter, OnCompletion, Outcome};
+pub use endpoint::{AtomicOp, Endpoint, FlushKind, Iov, Posted, Remote};
+pub(crate) use event::Wakeup;
+pub use failure::{Cause, Evidence, Failure, OpError, OpFailure};
+pub use id::EndpointId;
+pub use interface::{AmHandler, Arm, FailureHandler, Interface, Message};
+pub use pack::{Full, Packer};
+pub use pending::{PendingError, PendingRequest, PendingStatus};
+pub use reach::Unreachable;
+
+/// Active message ids are below this.
+pub const AM_IDS: u8 = 32;
