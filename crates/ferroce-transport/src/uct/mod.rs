@@ -42,6 +42,7 @@ pub use interface::{AmHandler, Arm, FailureHandler, Interface, Message};
 pub use pack::{Full, Packer};
 pub use pending::{PendingError, PendingRequest, PendingStatus};
 pub use reach::Unreachable;
+pub(crate) use reach::check_addresses;
 
 /// Active message ids are below this.
 pub const AM_IDS: u8 = 32;

@@ -15,7 +15,9 @@ pub enum Unreachable {
         why: &'static str,
     },
     /// One has an IPv4 address, the other IPv6.
-    #[error("{peer} cannot be reached from {local}: one is IPv4, the other IPv6; open an interface on an address of the other family")]
+    #[error(
+        "{peer} cannot be reached from {local}: one is IPv4, the other IPv6; open an interface on an address of the other family"
+    )]
     Family {
         /// The interface's.
         local: IpAddr,
@@ -23,7 +25,9 @@ pub enum Unreachable {
         peer: IpAddr,
     },
     /// The peer's address works only within a machine, and the interface's does not.
-    #[error("{peer} cannot be reached from {local}: a loopback address is reached only from one; have the peer open an interface on an address of the network")]
+    #[error(
+        "{peer} cannot be reached from {local}: a loopback address is reached only from one; have the peer open an interface on an address of the network"
+    )]
     Loopback {
         /// The interface's.
         local: IpAddr,

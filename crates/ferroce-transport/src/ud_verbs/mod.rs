@@ -18,8 +18,9 @@ mod queue;
 pub use endpoint::UdEndpoint;
 pub use options::{InterfaceAddress, UdOptions};
 
+use crate::local;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
-use ferroce_verbs::{AhError, AhLease, Context, Error, GidEntry, Result};
+use ferroce_verbs::{AhError, AhLease, Context, Error, Result};
 use links::{Links, Route};
 use parking_lot::{Mutex, RwLock};
 use queue::Queue;
@@ -101,7 +102,7 @@ impl UdVerbs {
     ///
     /// What the device says: no address, no resources.
     pub fn open(context: &Context, options: UdOptions) -> Result<Self> {
-        let entry = choose(context, &options)?;
+        let entry = local::choose(context, options.port, options.address)?;
         let port = context.query_port(options.port)?;
         let mut protocol = options.protocol.clone();
         protocol.mtu = protocol.mtu.min(port.active_mtu.bytes() as usize).min(entry.mtu.bytes() as usize);
@@ -372,14 +373,4 @@ impl fmt::Debug for UdVerbs {
             .field("overflow", &state.overflow.len())
             .finish_non_exhaustive()
     }
-}
-
-/// The local address to use.
-fn choose(context: &Context, options: &UdOptions) -> Result<GidEntry> {
-    if let Some(ip) = options.address {
-        return context.find_gid(options.port, ip);
-    }
-    let table = context.gid_table(options.port)?;
-    let best = table.iter().find(|entry| !entry.loopback).or(table.first());
-    best.cloned().ok_or_else(|| Error::invalid("device", "it has no address: bring a network interface up"))
 }

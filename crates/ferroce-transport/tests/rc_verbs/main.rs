@@ -1,0 +1,9 @@
+//! rc_verbs on the software device: UCT's contracts, and the reports about other implementations that they answer.
+
+mod connections;
+mod contracts;
+mod events;
+mod failures;
+mod operations;
+mod support;
+mod teardown;
