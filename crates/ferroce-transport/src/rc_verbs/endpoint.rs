@@ -3,8 +3,8 @@ use super::core::{Core, Finish, Phase, Ready};
 use super::wire::MAX_HEADER;
 use super::{RcVerbs, Shared};
 use crate::uct::{
-    AM_IDS, AtomicOp, Completion, Endpoint, EndpointId, Failure, FlushKind, Iov, OpError, Packer, PendingError,
-    PendingRequest, Posted, Remote,
+    AM_IDS, AtomicOp, Completion, Endpoint, EndpointId, Failure, FailureHandler, FlushKind, Iov, OpError, Packer,
+    PendingError, PendingRequest, Posted, Remote,
 };
 use ferroce_verbs::{Data, SendOp, Sge};
 use std::fmt;
@@ -173,6 +173,19 @@ impl Endpoint for RcEndpoint {
             Phase::Failed(failure) => Some(failure),
             _ => None,
         }
+    }
+
+    fn on_failure(&self, told: FailureHandler) {
+        let mut state = self.core.lock();
+        if let Phase::Failed(failure) = state.phase {
+            drop(state);
+            told(failure);
+            return;
+        }
+        let before = state.told.replace(told);
+        drop(state);
+        // Somebody else's destructor.
+        drop(before);
     }
 
     fn is_connected(&self, address: &[u8]) -> bool {

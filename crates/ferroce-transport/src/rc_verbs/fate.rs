@@ -5,7 +5,7 @@ use super::core::Phase;
 use super::endpoint::RcEndpoint;
 use super::wire::Control;
 use super::{RcVerbs, clock};
-use crate::uct::{Completion, FailureHandler, OpError, OpFailure, Posted};
+use crate::uct::{Completion, OpError, OpFailure, Posted};
 use ferroce_verbs::{AhAttr, Error, QpAttr, QpState, Result};
 use std::sync::atomic::Ordering;
 
@@ -69,21 +69,6 @@ impl RcEndpoint {
             retry_cnt: Some(options.retry_count.min(7)),
             ..QpAttr::rts(self.core.psn)
         })
-    }
-
-    /// Has `told` called, once, if the endpoint fails before it is dropped, by the thread that makes progress. If it has failed, at
-    /// once.
-    pub fn on_failure(&self, told: impl FnOnce(crate::uct::Failure) + Send + 'static) {
-        let told: FailureHandler = Box::new(told);
-        let mut state = self.core.lock();
-        if let Phase::Failed(failure) = state.phase {
-            drop(state);
-            told(failure);
-            return;
-        }
-        let before = state.told.replace(told);
-        drop(state);
-        drop(before);
     }
 
     /// Cancels what is outstanding.

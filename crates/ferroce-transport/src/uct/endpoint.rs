@@ -1,4 +1,6 @@
-use super::{AtomicOps, Completion, EndpointId, Failure, OpError, Packer, PendingError, PendingRequest};
+use super::{
+    AtomicOps, Completion, EndpointId, Failure, FailureHandler, OpError, Packer, PendingError, PendingRequest,
+};
 use ferroce_verbs::{Error, Mr, Sge};
 use std::ops::Range;
 
@@ -124,6 +126,10 @@ pub trait Endpoint: Send + Sync {
 
     /// Why it failed, if it did.
     fn failure(&self) -> Option<Failure>;
+
+    /// Has `told` called, once, if the endpoint fails before it is dropped, by the thread that makes progress; in place of who would have been
+    /// told before. If it has failed already, at once.
+    fn on_failure(&self, told: FailureHandler);
 
     /// Whether it is connected to the interface, or endpoint, with this address. Compares identities, never address handles or link-layer
     /// addresses.

@@ -23,6 +23,11 @@ impl EndpointId {
         self.0
     }
 
+    /// As all transports name endpoints.
+    pub(crate) const fn to_uct(self) -> crate::uct::EndpointId {
+        crate::uct::EndpointId::new(self.place() as u32, self.0 >> PLACE_BITS)
+    }
+
     const fn place(self) -> usize {
         (self.0 as u32 & (MAX_ENDPOINTS - 1)) as usize
     }

@@ -5,14 +5,16 @@ use std::fmt;
 /// An endpoint: sends to one interface. Dropping it closes it; what was sent before is still delivered, for as long as the interface lives
 /// and the peer takes it in time ([`crate::ud::Config::linger`]).
 pub struct UdEndpoint {
-    interface: UdVerbs,
-    id: EndpointId,
-    peer: InterfaceAddress,
+    pub(super) interface: UdVerbs,
+    pub(super) id: EndpointId,
+    pub(super) peer: InterfaceAddress,
+    /// Not one that is lent to a pending request.
+    pub(super) owned: bool,
 }
 
 impl UdEndpoint {
     pub(super) fn new(interface: UdVerbs, id: EndpointId, peer: InterfaceAddress) -> Self {
-        Self { interface, id, peer }
+        Self { interface, id, peer, owned: true }
     }
 
     /// The interface that it sends to.
@@ -29,8 +31,8 @@ impl UdEndpoint {
         let shared = &self.interface.0;
         let mut state = shared.state.lock();
         let now = shared.now();
-        state.protocol.send(now, self.id, am, payload)?;
-        state.pump(now);
+        state.send(now, self.id, am, payload)?;
+        shared.stir();
         Ok(())
     }
 
@@ -69,23 +71,29 @@ impl UdEndpoint {
 
     /// Why it failed, if it did.
     pub fn failure(&self) -> Option<Failure> {
-        self.interface.0.state.lock().failures.get(&self.id).copied()
+        self.interface.0.state.lock().failures.get(&self.id).map(|(failure, _)| *failure)
     }
 }
 
 impl Drop for UdEndpoint {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         let shared = &self.interface.0;
         let mut state = shared.state.lock();
         let now = shared.now();
         // Closed once, here, so it is known.
         let _ = state.protocol.close(now, self.id);
         state.failures.remove(&self.id);
+        state.peers.remove(&self.id);
         let told = state.told.remove(&self.id);
+        let waited = state.waiting.forget(self.id);
         state.pump(now);
+        shared.stir();
         drop(state);
-        // Somebody else's destructors may run in it.
-        drop(told);
+        // Somebody else's destructors may run in them; flushes that nobody waits for any more are canceled.
+        drop((told, waited));
     }
 }
 

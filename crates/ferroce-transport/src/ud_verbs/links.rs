@@ -50,6 +50,12 @@ impl Links {
         self.cache.try_get(&self.pd, &attr)
     }
 
+    /// Whether the device finds a way, as far as it knows without waiting.
+    pub(super) fn reach(&self, to: PeerAddress) -> Result<(), AhError> {
+        let attr = AhAttr { port_num: self.port, ..AhAttr::roce(to.gid, self.sgid_index) };
+        self.cache.try_get(&self.pd, &attr).map(|_| ())
+    }
+
     /// The way for a packet of an endpoint, or for one that is no endpoint's.
     pub(super) fn route(&mut self, endpoint: Option<EndpointId>, to: PeerAddress, packet: Vec<u8>) -> Route {
         let Some(id) = endpoint else {

@@ -14,11 +14,14 @@ mod endpoint;
 mod links;
 mod options;
 mod queue;
+mod surface;
+mod waiting;
 
 pub use endpoint::UdEndpoint;
 pub use options::{InterfaceAddress, UdOptions};
 
 use crate::local;
+use crate::uct;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
 use ferroce_verbs::{AhError, AhLease, Context, Error, Result};
 use links::{Links, Route};
@@ -30,6 +33,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use waiting::Waiting;
 
 /// A message that arrived, for the handler of its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +44,16 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-type Handler = Arc<dyn Fn(Message<'_>) + Send + Sync>;
-type FailureHandler = Box<dyn FnOnce(Failure) + Send>;
+/// Who is handed messages.
+#[derive(Clone)]
+enum Handler {
+    Own(Arc<dyn Fn(Message<'_>) + Send + Sync>),
+    /// As all transports hand them over.
+    Uct(uct::AmHandler),
+}
+
+/// Who is told that an endpoint failed, and when it did.
+type FailureHandler = Box<dyn FnOnce(Failure, Nanos) + Send>;
 
 /// An interface: one UD queue pair, and the endpoints that use it. Clones are handles to the same; endpoints hold it.
 #[derive(Clone)]
@@ -52,6 +64,8 @@ struct Shared {
     start: Instant,
     state: Mutex<State>,
     progressing: AtomicBool,
+    attr: uct::InterfaceAttr,
+    wakeup: uct::Wakeup,
     handlers: RwLock<[Option<Handler>; AM_IDS as usize]>,
 }
 
@@ -61,7 +75,11 @@ struct State {
     links: Links,
     /// Whom to tell when an endpoint fails.
     told: HashMap<EndpointId, FailureHandler>,
-    failures: HashMap<EndpointId, Failure>,
+    failures: HashMap<EndpointId, (Failure, Nanos)>,
+    /// The program's endpoints, and where they send.
+    peers: HashMap<EndpointId, InterfaceAddress>,
+    /// Who waits for resources, or for the end of what was sent.
+    waiting: Waiting,
     /// What could be sent but for the queue, which was full.
     overflow: VecDeque<(AhLease, PeerAddress, Vec<u8>)>,
     /// Of failed resolutions, the last.
@@ -74,9 +92,11 @@ struct State {
 /// Messages between their arrival and their handlers; kept, so that they cost no allocation.
 #[derive(Default)]
 struct Inbox {
-    messages: Vec<(PeerAddress, u8, Range<usize>)>,
+    messages: Vec<(EndpointId, PeerAddress, u8, Range<usize>)>,
     bytes: Vec<u8>,
-    failed: Vec<(FailureHandler, Failure)>,
+    failed: Vec<(FailureHandler, Failure, Nanos)>,
+    /// Flushes that are over.
+    flushed: Vec<(uct::Completion, Result<(), uct::OpFailure>)>,
 }
 
 /// What an interface has and has seen.
@@ -113,7 +133,9 @@ impl UdVerbs {
             ));
         }
         let pd = context.alloc_pd()?;
-        let queue = Queue::open(context, &pd, &options, protocol.mtu)?;
+        let channel = context.create_comp_channel()?;
+        let queue = Queue::open(context, &pd, &channel, &options, protocol.mtu)?;
+        let attr = surface::attributes(&protocol, queue.inline());
         let local = PeerAddress { gid: entry.gid, qpn: queue.qpn() };
         let state = State {
             protocol: ud::Interface::new(protocol, rand::random),
@@ -121,6 +143,8 @@ impl UdVerbs {
             links: Links::new(context.ah_cache()?, pd, options.port, entry.index),
             told: HashMap::new(),
             failures: HashMap::new(),
+            peers: HashMap::new(),
+            waiting: Waiting::default(),
             overflow: VecDeque::new(),
             no_way: None,
             send_errors: 0,
@@ -132,6 +156,8 @@ impl UdVerbs {
             start: Instant::now(),
             state: Mutex::new(state),
             progressing: AtomicBool::new(false),
+            attr,
+            wakeup: uct::Wakeup::new(channel, &[])?,
             handlers: RwLock::new([const { None }; AM_IDS as usize]),
         })))
     }
@@ -157,7 +183,7 @@ impl UdVerbs {
         handler: impl Fn(Message<'_>) + Send + Sync + 'static,
     ) -> Result<(), SendError> {
         let mut handlers = self.0.handlers.write();
-        *handlers.get_mut(usize::from(am)).ok_or(SendError::AmId(am))? = Some(Arc::new(handler));
+        *handlers.get_mut(usize::from(am)).ok_or(SendError::AmId(am))? = Some(Handler::Own(Arc::new(handler)));
         Ok(())
     }
 
@@ -181,7 +207,7 @@ impl UdVerbs {
         peer: InterfaceAddress,
         failed: impl FnOnce(Failure) + Send + 'static,
     ) -> Result<UdEndpoint, SendError> {
-        self.connect_with(peer, Some(Box::new(failed)))
+        self.connect_with(peer, Some(Box::new(|failure, _| failed(failure))))
     }
 
     fn connect_with(&self, peer: InterfaceAddress, failed: Option<FailureHandler>) -> Result<UdEndpoint, SendError> {
@@ -191,7 +217,9 @@ impl UdVerbs {
         if let Some(failed) = failed {
             state.told.insert(id, failed);
         }
+        state.peers.insert(id, peer);
         state.pump(now);
+        self.0.stir();
         drop(state);
         Ok(UdEndpoint::new(self.clone(), id, peer))
     }
@@ -207,28 +235,35 @@ impl UdVerbs {
             return Ok(0);
         }
         let _over = Over(&self.0.progressing);
+        self.0.wakeup.drain()?;
         let mut state = self.0.state.lock();
         let mut inbox = std::mem::take(&mut state.inbox);
         let taken = state.take_in(&self.0, &mut inbox);
         drop(state);
-        for (peer, am, range) in inbox.messages.drain(..) {
+        for (endpoint, peer, am, range) in inbox.messages.drain(..) {
             let handler = self.0.handlers.read()[usize::from(am)].clone();
-            if let Some(handler) = handler {
-                handler(Message { peer: InterfaceAddress(peer), payload: &inbox.bytes[range] });
+            let payload = &inbox.bytes[range];
+            match handler {
+                Some(Handler::Own(handler)) => handler(Message { peer: InterfaceAddress(peer), payload }),
+                Some(Handler::Uct(handler)) => handler(uct::Message { endpoint: endpoint.to_uct(), payload }),
+                None => {}
             }
         }
         inbox.bytes.clear();
-        for (failed, failure) in inbox.failed.drain(..) {
-            failed(failure);
+        for (failed, failure, at) in inbox.failed.drain(..) {
+            failed(failure, at);
+        }
+        for (completion, outcome) in inbox.flushed.drain(..) {
+            completion.complete(outcome.map(|()| &[][..]));
         }
         self.0.state.lock().inbox = inbox;
+        self.dispatch();
         taken
     }
 
     /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let next = self.0.state.lock().protocol.next_timeout()?;
-        Some(Duration::from_nanos(next.saturating_sub(self.0.now())))
+        self.0.timeout_of(&self.0.state.lock())
     }
 
     /// What it has and has seen.
@@ -259,6 +294,10 @@ impl Drop for Over<'_> {
 }
 
 impl Shared {
+    fn timeout_of(&self, state: &State) -> Option<Duration> {
+        Some(Duration::from_nanos(state.protocol.next_timeout()?.saturating_sub(self.now())))
+    }
+
     fn now(&self) -> Nanos {
         self.start.elapsed().as_nanos() as Nanos
     }
@@ -277,13 +316,13 @@ impl State {
     fn take_in(&mut self, shared: &Shared, inbox: &mut Inbox) -> Result<usize> {
         self.reap()?;
         let now = shared.now();
-        let Inbox { messages, bytes, failed } = inbox;
+        let Inbox { messages, bytes, failed, flushed } = inbox;
         let protocol = &mut self.protocol;
         let found = self.queue.receive(shared.local.gid, |from, packet| {
             protocol.receive(now, from, packet, &mut |delivery| {
                 let start = bytes.len();
                 bytes.extend_from_slice(delivery.payload);
-                messages.push((delivery.peer, delivery.am, start..bytes.len()));
+                messages.push((delivery.endpoint, delivery.peer, delivery.am, start..bytes.len()));
             });
         })?;
         self.receive_errors += found.errors as u64;
@@ -295,13 +334,20 @@ impl State {
         while let Some(event) = self.protocol.poll_event() {
             match event {
                 Event::Connected(_) => {}
+                // Whoever canceled it knows.
+                Event::Failed(id, _) if self.waiting.is_canceled(id) => {}
                 Event::Failed(id, failure) => {
-                    self.failures.insert(id, failure);
-                    failed.extend(self.told.remove(&id).map(|handler| (handler, failure)));
+                    self.failures.insert(id, (failure, now));
+                    failed.extend(self.told.remove(&id).map(|handler| (handler, failure, now)));
                 }
                 Event::Gone(id) => self.links.release(id),
             }
         }
+        if found.datagrams != 0 {
+            // What was acknowledged makes room.
+            self.waiting.unblock();
+        }
+        self.settle_flushes(now, flushed);
         Ok(found.datagrams)
     }
 

@@ -3,8 +3,8 @@
 use super::options::UdOptions;
 use crate::ud::PeerAddress;
 use ferroce_verbs::{
-    Access, AhLease, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result,
-    SendFlags, SendOp, SendWr, UdDest, WorkCompletion,
+    Access, AhLease, CompChannel, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    Result, SendFlags, SendOp, SendWr, UdDest, WorkCompletion,
 };
 
 /// The Q_Key of UCX's UD transport.
@@ -34,6 +34,9 @@ pub(super) struct Queue {
     posted: u64,
     complete: u64,
     buffer: Box<[u8]>,
+    /// Received datagrams that arming found, and nobody has looked at.
+    stash: [WorkCompletion; BATCH],
+    stashed: usize,
 }
 
 /// What a look at the completions found.
@@ -44,10 +47,17 @@ pub(super) struct Found {
 }
 
 impl Queue {
-    pub(super) fn open(context: &Context, pd: &Pd, options: &UdOptions, mtu: usize) -> Result<Self> {
+    /// Completions are reported on `channel`, when armed.
+    pub(super) fn open(
+        context: &Context,
+        pd: &Pd,
+        channel: &CompChannel,
+        options: &UdOptions,
+        mtu: usize,
+    ) -> Result<Self> {
         let (sends, receives) = (options.send_depth.max(16), options.receive_depth.max(16));
-        let send_cq = context.create_cq(sends, None)?;
-        let recv_cq = context.create_cq(receives, None)?;
+        let send_cq = context.create_cq(sends, Some(channel))?;
+        let recv_cq = context.create_cq(receives, Some(channel))?;
         let mut init = QpInitAttr::new(QpType::Ud, &send_cq);
         init.recv_cq = recv_cq.clone();
         let inline = context.query_device()?.max_inline_data.min(256);
@@ -65,6 +75,8 @@ impl Queue {
             mtu,
             posted: 0,
             complete: 0,
+            stash: [WorkCompletion::default(); BATCH],
+            stashed: 0,
         };
         let port = QpAttr { port_num: Some(options.port), ..QpAttr::init_ud(QKEY) };
         queue.qp.modify(&port)?;
@@ -78,6 +90,11 @@ impl Queue {
 
     pub(super) fn qpn(&self) -> u32 {
         self.qp.qp_num()
+    }
+
+    /// Most bytes that go inline.
+    pub(super) fn inline(&self) -> usize {
+        self.inline
     }
 
     fn post_receive(&self, slot: u64) -> Result<()> {
@@ -139,7 +156,12 @@ impl Queue {
     /// Hands at most one batch of received datagrams to `take`: who sent it, and what.
     pub(super) fn receive(&mut self, local: Gid, mut take: impl FnMut(PeerAddress, &[u8])) -> Result<Found> {
         let mut wcs = [WorkCompletion::default(); BATCH];
-        let count = self.recv_cq.poll(&mut wcs)?;
+        let mut count = std::mem::take(&mut self.stashed);
+        if count != 0 {
+            wcs = self.stash;
+        } else {
+            count = self.recv_cq.poll(&mut wcs)?;
+        }
         let mut found = Found { datagrams: count, errors: 0 };
         for wc in &wcs[..count] {
             let len = (wc.byte_len as usize).min(RECEIVE_LEN);
@@ -158,5 +180,19 @@ impl Queue {
             self.post_receive(wc.wr_id)?;
         }
         Ok(found)
+    }
+
+    /// Asks for an event at the next completion.
+    pub(super) fn arm(&self) -> Result<()> {
+        self.recv_cq.req_notify(false)?;
+        self.send_cq.req_notify(false)
+    }
+
+    /// Whether datagrams were received that nobody has looked at.
+    pub(super) fn has_received(&mut self) -> Result<bool> {
+        if self.stashed == 0 {
+            self.stashed = self.recv_cq.poll(&mut self.stash)?;
+        }
+        Ok(self.stashed != 0)
     }
 }

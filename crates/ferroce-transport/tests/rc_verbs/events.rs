@@ -1,10 +1,12 @@
 //! The event descriptor: arm, sleep, drain.
 
-use crate::support::{AM, message, numbers, open, options, pair, raw_pair, until};
+use crate::support::{AM, message, numbers, open, options, pair, quick, raw_pair, until, when_possible};
 use ferroce_transport::rc_verbs::{RcOptions, RcVerbs};
 use ferroce_transport::uct::{Arm, Endpoint as _, Interface as _, OpError, PendingStatus};
 use ferroce_verbs::{QpAttr, QpState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Whether the descriptor is readable within `ms`.
@@ -55,7 +57,7 @@ fn what_arming_takes_is_handed_over() {
     let ((a, _), (b, at_b)) = (open(options()), open(options()));
     let (to_b, to_a) = pair(&a, &b);
     for round in 0..500 {
-        to_b.am_short(AM, &message(round, 8)).unwrap();
+        when_possible(&[&a], || to_b.am_short(AM, &message(round, 8)));
         until(&[&a], || b.arm().unwrap() == Arm::Busy);
         assert_eq!(b.arm().unwrap(), Arm::Busy);
         until(&[&b], || numbers(&at_b, &to_a).len() == round as usize + 1);
@@ -98,15 +100,20 @@ fn a_pending_request_wakes() {
     while to_b.am_short(AM, &message(sent, 8)).is_ok() {
         sent += 1;
     }
+    let said = Arc::new(AtomicBool::new(false));
+    let say = said.clone();
     to_b.pending_add(Box::new(move |endpoint| match endpoint.am_short(AM, &message(sent, 8)) {
-        Ok(()) => PendingStatus::Done,
+        Ok(()) => {
+            say.store(true, Ordering::SeqCst);
+            PendingStatus::Done
+        }
         Err(OpError::NoResource) => PendingStatus::NoResource,
         Err(error) => panic!("{error}"),
     }))
     .unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| sleep_until(&b, || numbers(&at_b, &to_a).len() == sent as usize + 1));
-        sleep_until(&a, || numbers(&at_b, &to_a).len() == sent as usize + 1);
+        sleep_until(&a, || said.load(Ordering::SeqCst));
     });
 }
 
@@ -114,7 +121,7 @@ fn a_pending_request_wakes() {
 #[test]
 fn report_7527_a_sleeper_learns_that_its_peer_is_dead() {
     let keepalive = Some(Duration::from_millis(20));
-    let (a, _) = open(RcOptions { keepalive, ack_timeout: 9, retry_count: 2, ..options() });
+    let (a, _) = open(RcOptions { keepalive, ..quick() });
     let (dying, raw) = raw_pair(&a, 8);
     sleep_until(&a, || a.counters().probes >= 2);
     raw.qp.modify(&QpAttr::to(QpState::Err)).unwrap();

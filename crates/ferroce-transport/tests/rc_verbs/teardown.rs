@@ -81,7 +81,7 @@ fn report_6520_nothing_is_begun_after_the_drop() {
     let (to_b, to_a) = pair(&a, &b);
     let (owner, seen) = (Arc::new(Mutex::new(Some(to_a))), Arc::new(AtomicUsize::new(0)));
     let (own, counted) = (owner.clone(), seen.clone());
-    owner.lock().unwrap().as_ref().unwrap().on_failure(|_| panic!("it was dropped"));
+    owner.lock().unwrap().as_ref().unwrap().on_failure(Box::new(|_| panic!("it was dropped")));
     b.set_am_handler(AM, move |_| {
         // The rest of the batch came with this one.
         drop(own.lock().unwrap().take());
