@@ -117,11 +117,9 @@ impl RcEndpoint {
         let (told, pending, connection) =
             (state.told.take(), std::mem::take(&mut state.pending), state.connection.take());
         let phase = state.phase;
-        if phase == Phase::Ready {
-            if let Ok(mut ready) = state.ready(&self.core, shared) {
-                // It leaves before the queue pair stops, unless something holds it up: then the peer finds out otherwise (report 8151).
-                let _ = ready.control(Control::Closed);
-            }
+        if let Ok(mut ready) = state.ready(&self.core, shared) {
+            // It leaves before the queue pair stops, unless something holds it up: then the peer finds out otherwise (report 8151).
+            let _ = ready.control(Control::Closed);
         }
         if !matches!(phase, Phase::Failed(_)) {
             state.phase = Phase::Canceled;

@@ -65,7 +65,7 @@ impl Wakeup {
         let timeout = timeout.unwrap_or_default();
         let value = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()).into(),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)

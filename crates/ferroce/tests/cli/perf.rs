@@ -49,6 +49,56 @@ fn every_operation_and_mode_over_both_links() {
     }
 }
 
+/// Operations of transports: each with its transport's name.
+#[test]
+fn every_operation_of_every_transport() {
+    let all =
+        [("rc_verbs", "am"), ("rc_verbs", "put"), ("rc_verbs", "get"), ("rc_verbs", "atomic"), ("ud_verbs", "am")];
+    for link in ["shm", "udp"] {
+        for (transport, op) in all {
+            for mode in ["lat", "bw", "rate"] {
+                let flag = format!("--{mode}");
+                let json =
+                    measure(&[op, &flag, "--transport", transport, "--link", link, "-n", "300", "--warmup", "10"]);
+                assert_eq!((json["op"].as_str(), json["transport"].as_str()), (Some(op), Some(transport)), "{json}");
+                assert_eq!((json["link"].as_str(), json["iterations"].as_u64()), (Some(link), Some(300)), "{json}");
+                match mode {
+                    "lat" => check_latency(&json),
+                    _ => check_rate(&json),
+                }
+                if mode == "lat" {
+                    let half = ["am", "put"].contains(&op);
+                    assert_eq!(json["latency_of"], if half { "half_round_trip" } else { "round_trip" });
+                }
+            }
+        }
+    }
+    let plain = measure(&["atomic", "--lat", "-n", "10"]);
+    assert!(plain.get("transport").is_none(), "{plain}");
+}
+
+/// Short, packed and registered memory; sleeping ends; what does not fit.
+#[test]
+fn transports_with_sizes_and_events() {
+    for (op, sizes) in [("am", "1,63,251,252,8192"), ("put", "1,256,257,300001"), ("get", "1,8193,300001")] {
+        for mode in ["--lat", "--bw"] {
+            let json = measure(&[op, mode, "-s", sizes, "-n", "50"]);
+            assert_eq!(json.as_array().unwrap().len(), sizes.split(',').count(), "{json}");
+        }
+    }
+    for transport in ["rc_verbs", "ud_verbs"] {
+        for mode in ["--lat", "--rate"] {
+            let json = measure(&["am", mode, "--transport", transport, "-e", "-D", "0.2"]);
+            assert!(json["iterations"].as_u64().unwrap() > 0, "{json}");
+        }
+    }
+    let args = ["perf", "am", "--lat", "--json"];
+    let (server, client) = both(&args, &[&args[..], &["-n", "100"]].concat(), "127.0.0.1");
+    assert_eq!(server.ok().json(), client.ok().json());
+    run(&["perf", "am", "--bw", "-s", "8193", "--local"]).failed(2, "the 8192 that rc_verbs takes");
+    run(&["perf", "get", "--lat", "--transport", "ud_verbs", "--local"]).failed(2, "active messages only");
+}
+
 #[test]
 fn several_sizes_give_a_list() {
     for (op, mode) in [("send", "--lat"), ("write", "--lat"), ("read", "--lat"), ("send", "--bw"), ("write", "--bw")] {

@@ -3,40 +3,40 @@
 use super::control::{Control, EndAddress, Message, VERSION, unexpected};
 use super::endpoint::Endpoint;
 use super::lane::{RecvLanes, post_all};
-use super::latency::{OneSidedTrip, RoundTrip, SendTrip, WriteTrip, drive};
+use super::latency::{OneSidedTrip, SendTrip, WriteTrip};
 use super::plan::{Mode, Op, Plan};
-use super::result::{Latency, Measurement};
+use super::result::{Measurement, Run};
 use super::stream::Stream;
+use super::timing::Timing;
+use super::transport::{self, End};
 use crate::args::{Common, Link};
-use crate::failure::{Failure, Result};
-use crate::monitor::{Halt, Monitor, idle_failure};
-use crate::progress::Progress;
-use crate::report::rounded;
+use crate::failure::Result;
+use crate::monitor::Monitor;
 use crate::tcp;
-use ferroce::{Data, Mtu, SendOp, Sge};
-use hdrhistogram::Histogram;
+use ferroce::{Context, Data, Mtu, SendOp, Sge};
 use serde::Serialize;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// What was connected.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Connected {
-    pub(crate) local: End,
-    pub(crate) remote: End,
+    pub(crate) local: Described,
+    pub(crate) remote: Described,
     pub(crate) mtu: u32,
     pub(crate) link: Link,
 }
 
 /// One end of it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct End {
+pub(crate) struct Described {
     pub(crate) device: String,
     pub(crate) pid: u32,
     pub(crate) gid: String,
     pub(crate) qpn: Vec<u32>,
 }
 
-impl From<&EndAddress> for End {
+impl From<&EndAddress> for Described {
     fn from(end: &EndAddress) -> Self {
         Self {
             device: end.device.clone(),
@@ -47,7 +47,7 @@ impl From<&EndAddress> for End {
     }
 }
 
-impl End {
+impl Described {
     fn describe(&self) -> String {
         let qpn = self.qpn.first().copied().unwrap_or(0);
         let more = match self.qpn.len() {
@@ -76,20 +76,20 @@ pub(crate) fn measure(
     let reached_from = tcp::local_ip(&stream);
     let monitor = Monitor::default();
     let control = Control::new(stream, monitor.clone(), patience)?;
-    let endpoint = Endpoint::new(common, plan, reached_from)?;
-    let session = match Session::connect(&control, &endpoint, plan, monitor, patience) {
-        Ok(session) => session,
+    let bench = match connect(common, plan, &control, reached_from) {
+        Ok(bench) => bench,
         Err(failure) => {
             control.send_failure(&failure);
             return Err(failure);
         }
     };
+    let timing = Timing { plan, monitor, idle: patience };
     let mut measurements = Vec::with_capacity(plan.sizes.len());
     for &size in &plan.sizes {
-        match session.measure_size(&control, size) {
+        match measure_size(&*bench, &timing, &control, size) {
             Ok(measurement) => measurements.push(measurement),
             Err(failure) => {
-                tracing::debug!(counters = ?endpoint.context.counters(), "failed");
+                tracing::debug!(counters = ?bench.context().counters(), "failed");
                 // What the peer says explains more than that this end was broken off by it.
                 let cause = control.broken_off();
                 control.send_failure(&failure);
@@ -102,40 +102,83 @@ pub(crate) fn measure(
         }
     }
     control.send(&Message::Bye { results: measurements.clone() })?;
-    let connected = Connected {
-        local: (&endpoint.address()).into(),
-        remote: (&session.peer).into(),
-        mtu: session.mtu.bytes(),
-        link: session.link(),
-    };
-    tracing::debug!(counters = ?endpoint.context.counters(), "measured");
-    Ok((connected, measurements))
+    tracing::debug!(counters = ?bench.context().counters(), "measured");
+    Ok((bench.connected(), measurements))
 }
 
-struct Session<'a> {
-    endpoint: &'a Endpoint,
+/// What is connected to a server, and can be measured.
+trait Bench {
+    fn context(&self) -> &Context;
+    fn connected(&self) -> Connected;
+    /// Makes memory ready for messages of `size` bytes.
+    fn prepare(&self, size: u32) -> Result<()>;
+    fn run(&self, timing: &Timing<'_>, size: u32, warmup: u64) -> Result<Run>;
+    /// Checks what arrived here, after `messages` messages.
+    fn verify(&self, size: u32, messages: u64) -> Result<()>;
+}
+
+fn connect<'a>(
+    common: &Common,
+    plan: &'a Plan,
+    control: &Control,
+    reached_from: Option<IpAddr>,
+) -> Result<Box<dyn Bench + 'a>> {
+    Ok(match plan.transport {
+        None => Box::new(QueuePairs::connect(control, Endpoint::new(common, plan, reached_from)?, plan)?),
+        Some(kind) => Box::new(Transported::connect(control, End::new(common, plan, kind, reached_from)?, plan)?),
+    })
+}
+
+fn measure_size(bench: &dyn Bench, timing: &Timing<'_>, control: &Control, size: u32) -> Result<Measurement> {
+    bench.prepare(size)?;
+    control.send(&Message::Start { size })?;
+    match control.expect("readiness")? {
+        Message::Ready => {}
+        other => return Err(unexpected(&other)),
+    }
+    let warmup = timing.plan.warmup(size);
+    let run = bench.run(timing, size, warmup)?;
+    control.send(&Message::Stop { messages: run.messages + warmup })?;
+    match control.expect("confirmation")? {
+        Message::Stopped => {}
+        other => return Err(unexpected(&other)),
+    }
+    bench.verify(size, run.messages + warmup)?;
+    let Connected { link, mtu, .. } = bench.connected();
+    Ok(Measurement::of(timing.plan, size, link, mtu, &run))
+}
+
+/// Says what is wanted; where the server is.
+fn greet(control: &Control, plan: &Plan) -> Result<EndAddress> {
+    control.send(&Message::Hello { version: VERSION, plan: plan.clone() })?;
+    match control.expect("answer")? {
+        Message::Welcome { end } => Ok(end),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Tells the server where this end is, and waits until it is connected.
+fn introduce(control: &Control, end: EndAddress, mtu: Mtu) -> Result<()> {
+    control.send(&Message::Connect { end, mtu: mtu.bytes() })?;
+    match control.expect("connection")? {
+        Message::Connected => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Queue pairs.
+struct QueuePairs<'a> {
+    endpoint: Endpoint,
     plan: &'a Plan,
     peer: EndAddress,
     mtu: Mtu,
-    monitor: Monitor,
-    idle: Duration,
     /// Where receives go.
     open: [Sge; 1],
 }
 
-impl<'a> Session<'a> {
-    fn connect(
-        control: &Control,
-        endpoint: &'a Endpoint,
-        plan: &'a Plan,
-        monitor: Monitor,
-        idle: Duration,
-    ) -> Result<Self> {
-        control.send(&Message::Hello { version: VERSION, plan: plan.clone() })?;
-        let peer = match control.expect("answer")? {
-            Message::Welcome { end } => end,
-            other => return Err(unexpected(&other)),
-        };
+impl<'a> QueuePairs<'a> {
+    fn connect(control: &Control, endpoint: Endpoint, plan: &'a Plan) -> Result<Self> {
+        let peer = greet(control, plan)?;
         let mtu = endpoint.agree_on_mtu(plan, &peer)?;
         endpoint.check_size(plan, &peer)?;
         let open = [endpoint.areas.open()?];
@@ -143,145 +186,116 @@ impl<'a> Session<'a> {
         if plan.op == Op::Send && plan.mode == Mode::Lat {
             post_all(&endpoint.qps, plan, &open)?;
         }
-        control.send(&Message::Connect { end: endpoint.address(), mtu: mtu.bytes() })?;
-        match control.expect("connection")? {
-            Message::Connected => Ok(Self { endpoint, plan, peer, mtu, monitor, idle, open }),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn measure_size(&self, control: &Control, size: u32) -> Result<Measurement> {
-        self.endpoint.areas.prepare(self.plan, size, true)?;
-        control.send(&Message::Start { size })?;
-        match control.expect("readiness")? {
-            Message::Ready => {}
-            other => return Err(unexpected(&other)),
-        }
-        let warmup = self.plan.warmup(size);
-        let run = match self.plan.mode {
-            Mode::Lat => self.latency(size, warmup)?,
-            Mode::Bw | Mode::Rate => self.stream(size, warmup)?,
-        };
-        control.send(&Message::Stop { messages: run.messages + warmup })?;
-        match control.expect("confirmation")? {
-            Message::Stopped => {}
-            other => return Err(unexpected(&other)),
-        }
-        self.endpoint.areas.verify(self.plan, size, true, run.messages + warmup)?;
-        Ok(self.result(size, &run))
-    }
-
-    fn link(&self) -> Link {
-        self.endpoint.link_to(self.plan, &self.peer)
+        introduce(control, endpoint.address(), mtu)?;
+        Ok(Self { endpoint, plan, peer, mtu, open })
     }
 
     fn op(&self) -> SendOp {
-        let (remote_addr, rkey) = (self.peer.addr, self.peer.rkey);
-        remote_op(self.plan.op, remote_addr, rkey)
+        remote_op(self.plan.op, self.peer.addr, self.peer.rkey)
     }
 
-    fn progress(&self, size: u32, what: &str) -> Progress {
-        let label = format!("{} {} {size} bytes{what}", self.plan.op.name(), self.plan.mode.name());
-        Progress::new(label, self.plan.iters)
-    }
-
-    fn stream(&self, size: u32, warmup: u64) -> Result<Run> {
+    fn stream(&self, timing: &Timing<'_>, size: u32, warmup: u64) -> Result<Run> {
         let sges = [self.endpoint.areas.own(size)?];
-        let data = message(self.endpoint, self.plan, size, &sges);
-        let mut stream = Stream::new(self.endpoint, self.plan, self.op(), data, self.idle);
-        self.warm(size, |monitor| stream.run(Some(warmup), monitor).map(|_| ()))?;
-        let (messages, elapsed) = self.timed(size, |monitor| stream.run(self.plan.iters, monitor))?;
+        let data = message(&self.endpoint, self.plan, size, &sges);
+        let mut stream = Stream::new(&self.endpoint, self.plan, self.op(), data, timing.idle);
+        timing.warm(size, |monitor| stream.run(Some(warmup), monitor).map(|_| ()))?;
+        let (messages, elapsed) = timing.timed(size, |monitor| stream.run(self.plan.iters, monitor))?;
         Ok(Run { messages, elapsed, round_trips: None })
-    }
-
-    fn latency(&self, size: u32, warmup: u64) -> Result<Run> {
-        let sges = [self.endpoint.areas.own(size)?];
-        match self.plan.op {
-            Op::Send => {
-                let data = message(self.endpoint, self.plan, size, &sges);
-                let receives = RecvLanes::new(&self.endpoint.qps, self.plan, size, &self.open);
-                let mut trip = SendTrip::new(self.endpoint, self.plan, data, receives);
-                let run = self.round_trips(size, warmup, &mut trip)?;
-                trip.end()?;
-                Ok(run)
-            }
-            Op::Write => {
-                let mut trip = WriteTrip::new(self.endpoint, self.plan, size, self.op())?;
-                self.round_trips(size, warmup, &mut trip)
-            }
-            Op::Read | Op::Atomic => {
-                let mut trip = OneSidedTrip::new(self.endpoint, self.plan, size, self.op())?;
-                self.round_trips(size, warmup, &mut trip)
-            }
-        }
-    }
-
-    fn round_trips<T: RoundTrip>(&self, size: u32, warmup: u64, trip: &mut T) -> Result<Run> {
-        self.warm(size, |monitor| self.unbroken(drive(trip, Some(warmup), monitor)?, monitor).map(|_| ()))?;
-        let (histogram, elapsed) =
-            self.timed(size, |monitor| self.unbroken(drive(trip, self.plan.iters, monitor)?, monitor))?;
-        Ok(Run { messages: histogram.len(), elapsed, round_trips: Some(histogram) })
-    }
-
-    fn unbroken<T>(&self, outcome: Option<T>, monitor: &Monitor) -> Result<T> {
-        outcome.ok_or_else(|| match monitor.halt() {
-            Halt::Idle => idle_failure(self.idle, "the answer"),
-            _ => Failure::broken_off("the answer"),
-        })
-    }
-
-    fn warm(&self, size: u32, run: impl FnOnce(&Monitor) -> Result<()>) -> Result<()> {
-        let _watch = self.monitor.watch(None, self.idle, self.progress(size, ", warming up"));
-        run(&self.monitor)
-    }
-
-    fn timed<T>(&self, size: u32, run: impl FnOnce(&Monitor) -> Result<T>) -> Result<T> {
-        tracing::debug!(size, "measuring");
-        let duration = self.plan.iters.is_none().then(|| Duration::from_millis(self.plan.duration_ms));
-        let watch = self.monitor.watch(duration, self.idle, self.progress(size, ""));
-        let outcome = run(&self.monitor);
-        drop(watch);
-        self.monitor.withdraw(Halt::TimeUp);
-        outcome
-    }
-
-    fn result(&self, size: u32, run: &Run) -> Measurement {
-        let (plan, seconds) = (self.plan, run.elapsed.as_secs_f64());
-        let parts = if plan.op.both_ends() { 2.0 } else { 1.0 };
-        let of = if plan.op.both_ends() { "half_round_trip" } else { "round_trip" };
-        let rate = run.messages as f64 / seconds;
-        let streamed = plan.mode != Mode::Lat;
-        Measurement {
-            op: plan.op,
-            mode: plan.mode,
-            size,
-            link: self.link(),
-            iterations: run.messages,
-            seconds: rounded(seconds),
-            latency_us: run.round_trips.as_ref().map(|histogram| Latency::of(histogram, parts)),
-            latency_of: run.round_trips.is_some().then(|| of.into()),
-            mb_per_s: streamed.then(|| rounded(rate * f64::from(size) / 1e6)),
-            msgs_per_s: streamed.then(|| rounded(rate)),
-            qps: plan.qps,
-            depth: plan.depth,
-            mtu: self.mtu.bytes(),
-        }
     }
 }
 
-/// What one size came to, before it is put into figures.
-struct Run {
-    messages: u64,
-    elapsed: Duration,
-    round_trips: Option<Histogram<u64>>,
+impl Bench for QueuePairs<'_> {
+    fn context(&self) -> &Context {
+        &self.endpoint.context
+    }
+
+    fn connected(&self) -> Connected {
+        Connected {
+            local: (&self.endpoint.address()).into(),
+            remote: (&self.peer).into(),
+            mtu: self.mtu.bytes(),
+            link: self.endpoint.link_to(self.plan, &self.peer),
+        }
+    }
+
+    fn prepare(&self, size: u32) -> Result<()> {
+        self.endpoint.areas.prepare(self.plan, size, true)
+    }
+
+    fn run(&self, timing: &Timing<'_>, size: u32, warmup: u64) -> Result<Run> {
+        if self.plan.mode != Mode::Lat {
+            return self.stream(timing, size, warmup);
+        }
+        let (endpoint, plan) = (&self.endpoint, self.plan);
+        match plan.op {
+            Op::Send => {
+                let sges = [endpoint.areas.own(size)?];
+                let data = message(endpoint, plan, size, &sges);
+                let receives = RecvLanes::new(&endpoint.qps, plan, size, &self.open);
+                let mut trip = SendTrip::new(endpoint, plan, data, receives);
+                let run = timing.round_trips(size, warmup, &mut trip)?;
+                trip.end()?;
+                Ok(run)
+            }
+            Op::Write => timing.round_trips(size, warmup, &mut WriteTrip::new(endpoint, plan, size, self.op())?),
+            _ => timing.round_trips(size, warmup, &mut OneSidedTrip::new(endpoint, plan, size, self.op())?),
+        }
+    }
+
+    fn verify(&self, size: u32, messages: u64) -> Result<()> {
+        self.endpoint.areas.verify(self.plan, size, true, messages)
+    }
+}
+
+/// An endpoint of a transport.
+struct Transported<'a> {
+    end: End,
+    plan: &'a Plan,
+    peer: EndAddress,
+}
+
+impl<'a> Transported<'a> {
+    fn connect(control: &Control, end: End, plan: &'a Plan) -> Result<Self> {
+        let peer = greet(control, plan)?;
+        end.connect(&peer)?;
+        introduce(control, end.address(), end.mtu(&peer))?;
+        Ok(Self { end, plan, peer })
+    }
+}
+
+impl Bench for Transported<'_> {
+    fn context(&self) -> &Context {
+        &self.end.context
+    }
+
+    fn connected(&self) -> Connected {
+        Connected {
+            local: (&self.end.address()).into(),
+            remote: (&self.peer).into(),
+            mtu: self.end.mtu(&self.peer).bytes(),
+            link: self.end.link_to(self.plan, &self.peer),
+        }
+    }
+
+    fn prepare(&self, size: u32) -> Result<()> {
+        self.end.prepare(self.plan, size, true)
+    }
+
+    fn run(&self, timing: &Timing<'_>, size: u32, warmup: u64) -> Result<Run> {
+        transport::measure(&self.end, timing, size, warmup)
+    }
+
+    fn verify(&self, size: u32, messages: u64) -> Result<()> {
+        self.end.verify(self.plan, size, true, messages)
+    }
 }
 
 /// The work request's operation on the peer's open area.
 pub(super) fn remote_op(op: Op, remote_addr: u64, rkey: u32) -> SendOp {
     match op {
-        Op::Send => SendOp::Send,
-        Op::Write => SendOp::Write { remote_addr, rkey },
-        Op::Read => SendOp::Read { remote_addr, rkey },
+        Op::Send | Op::Am => SendOp::Send,
+        Op::Write | Op::Put => SendOp::Write { remote_addr, rkey },
+        Op::Read | Op::Get => SendOp::Read { remote_addr, rkey },
         Op::Atomic => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
     }
 }

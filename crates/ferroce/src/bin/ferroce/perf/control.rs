@@ -42,6 +42,9 @@ pub(crate) struct EndAddress {
     /// The memory that the peer may write to, read from and count in.
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
+    /// How a transport is connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<Vec<u8>>,
 }
 
 /// What the ends say to each other, in this order.

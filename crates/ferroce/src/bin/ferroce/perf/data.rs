@@ -5,6 +5,7 @@
 
 use super::plan::{Mode, Op, Plan};
 use crate::failure::{Failure, Result};
+use ferroce::transport::uct::Iov;
 use ferroce::{Access, Mr, Pd, Sge};
 
 /// What memory is overwritten with before something is to arrive in it; `pattern` differs from it where it is checked.
@@ -38,6 +39,11 @@ impl Areas {
         Ok(self.mr.sge(..size as usize)?)
     }
 
+    /// The same, for a transport.
+    pub(crate) fn own_iov(&self, size: u32) -> Iov<'_> {
+        Iov::new(&self.mr, 0..size as usize)
+    }
+
     /// The whole open area, for receives.
     pub(crate) fn open(&self) -> Result<Sge> {
         Ok(self.mr.sge(self.open..)?)
@@ -65,13 +71,14 @@ impl Areas {
         let bytes = &self.pattern[..size as usize];
         let poison = vec![POISON; size as usize];
         match (plan.op, client) {
-            (Op::Send | Op::Write, _) => {
+            (Op::Am, _) => {}
+            (Op::Send | Op::Write | Op::Put, _) => {
                 self.mr.write(0, bytes)?;
                 self.mr.write(self.open, &poison)?;
                 self.mr.write(self.open + size as usize - 1, &[0])?;
             }
-            (Op::Read, true) => self.mr.write(0, &poison)?,
-            (Op::Read, false) => self.mr.write(self.open, bytes)?,
+            (Op::Read | Op::Get, true) => self.mr.write(0, &poison)?,
+            (Op::Read | Op::Get, false) => self.mr.write(self.open, bytes)?,
             (Op::Atomic, _) => self.mr.write(self.open, &[0; 8])?,
         }
         Ok(())
@@ -82,13 +89,13 @@ impl Areas {
         let len = size as usize;
         match (plan.op, plan.mode, client) {
             // The last byte is the count by which the ends see each other's writes.
-            (Op::Write, Mode::Lat, _) => {
+            (Op::Write | Op::Put, Mode::Lat, _) => {
                 self.compare(self.open, len - 1)?;
                 let (got, want) = (self.open_last(size)?, messages as u8);
                 if got == want { Ok(()) } else { Err(wrong(len - 1, got, want)) }
             }
-            (Op::Send, Mode::Lat, _) | (Op::Send | Op::Write, _, false) => self.compare(self.open, len),
-            (Op::Read, _, true) => self.compare(0, len),
+            (Op::Send, Mode::Lat, _) | (Op::Send | Op::Write | Op::Put, _, false) => self.compare(self.open, len),
+            (Op::Read | Op::Get, _, true) => self.compare(0, len),
             (Op::Atomic, _, false) => {
                 let mut word = [0; 8];
                 self.mr.read(self.open, &mut word)?;

@@ -67,6 +67,7 @@ impl Endpoint {
             qps: self.qps.iter().zip(&self.psns).map(|(qp, &psn)| QpAddress { qpn: qp.qp_num(), psn }).collect(),
             addr,
             rkey,
+            transport: None,
         }
     }
 

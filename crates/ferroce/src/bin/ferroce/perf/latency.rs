@@ -109,7 +109,7 @@ impl<'a> Sender<'a> {
 
 /// Whether the loop should end; the end of the time ends no round trip.
 #[inline]
-fn is_halted(monitor: &Monitor) -> bool {
+pub(super) fn is_halted(monitor: &Monitor) -> bool {
     monitor.halt() > Halt::TimeUp
 }
 

@@ -11,10 +11,14 @@ mod plan;
 mod result;
 mod server;
 mod stream;
+mod timing;
+mod transport;
 
 pub(crate) use client::{Connected, measure};
 pub(crate) use plan::{Mode, Op, Plan};
 pub(crate) use result::Measurement;
+
+use transport::Transport;
 
 use crate::args::{Common, parse_bytes, parse_mtu, parse_seconds};
 use crate::failure::{Failure, Result};
@@ -29,9 +33,12 @@ Measure latency, bandwidth or message rate between two ends.
 Without HOST this is the server: it waits for one client and does what the client decides. With HOST it is the client. \
 With --local it starts a server on this machine by itself.
 
-Latency is half a round trip for send and write, where both ends send in turn (for write each end polls the last byte \
-of its memory), and a whole round trip for read and atomic, which only one end takes part in. Bandwidth counts MB of \
-10^6 bytes. Every run is checked: the received bytes, the number of messages, the sum of the atomics.";
+Latency is half a round trip for send, write, am and put, where both ends send in turn (for write and put each end polls the last byte \
+of its memory), and a whole round trip for read, get and atomic, which only one end takes part in. Bandwidth counts MB of \
+10^6 bytes. Every run is checked: the received bytes, the number of messages, the sum of the atomics.
+
+send, write, read and atomic are done with queue pairs; am, put, get and, with --transport, atomic by a transport: \
+messages between endpoints, with its flow control and its completions.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +48,8 @@ Examples:
   ferroce perf write --bw 10.77.0.1                  its client: 64 KiB writes
   ferroce perf write --bw -s all 10.77.0.1           sizes from 1 byte to 8 MiB
   ferroce perf send --rate --local --json            8-byte messages per second
-  ferroce perf read --lat -s 8,4K,64K -n 10000 host  three sizes, 10000 iterations each";
+  ferroce perf read --lat -s 8,4K,64K -n 10000 host  three sizes, 10000 iterations each
+  ferroce perf am --lat --transport ud_verbs --local  8-byte active messages over a UD queue pair";
 
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
@@ -54,6 +62,9 @@ pub(crate) struct PerfArgs {
     host: Option<String>,
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Transport of am, put, get and atomic [default: rc_verbs for am, put and get]
+    #[arg(long, value_name = "NAME")]
+    transport: Option<Transport>,
     /// Measure latency
     #[arg(long)]
     lat: bool,
@@ -130,6 +141,24 @@ impl PerfArgs {
         }
     }
 
+    fn transport(&self) -> Option<Transport> {
+        self.transport.or(matches!(self.op, Op::Am | Op::Put | Op::Get).then_some(Transport::RcVerbs))
+    }
+
+    /// Options that say how a queue pair is used are the transport's own decisions.
+    fn no_queue_pairs(&self) -> Result<()> {
+        let given = [
+            ("--inline", self.inline.is_some()),
+            ("--post-list", self.post_list.is_some()),
+            ("--cq-mod", self.cq_mod.is_some()),
+            ("--mtu", self.mtu.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Failure::usage(format!("a transport decides itself about {name}: leave it out"))),
+            None => Ok(()),
+        }
+    }
+
     /// What the command line asks for.
     fn plan(&self) -> Result<Plan> {
         let mut plan = Plan::new(self.op, self.mode());
@@ -144,6 +173,14 @@ impl PerfArgs {
         plan.duration_ms = self.duration.as_millis() as u64;
         plan.warmup = self.warmup;
         plan.depth = self.depth.unwrap_or(plan.depth);
+        plan.transport = self.transport();
+        if let Some(transport) = plan.transport {
+            self.no_queue_pairs()?;
+            if self.size.is_none() && plan.op == Op::Am && plan.mode == Mode::Bw {
+                plan.sizes = vec![transport.bw_message()];
+            }
+            (plan.post_list, plan.cq_mod) = (1, 1);
+        }
         plan.inline = self.inline.unwrap_or(plan.inline);
         // A queue that is asked to be small bounds the defaults of the rest.
         plan.post_list = self.post_list.unwrap_or(plan.post_list.min(plan.depth));
@@ -164,7 +201,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
         None => server::serve(&server::Service {
             common: &args.common,
             port: args.port,
-            fixed: (!args.child).then(|| (args.op, args.mode())),
+            fixed: (!args.child).then(|| (args.op, args.mode(), args.transport())),
             child: args.child,
             patience: args.timeout,
         }),
@@ -218,6 +255,18 @@ mod tests {
     }
 
     #[test]
+    fn transports_have_their_defaults() {
+        let am = parse("am --lat").unwrap();
+        assert_eq!((am.transport, am.sizes), (Some(Transport::RcVerbs), vec![8]));
+        assert_eq!(parse("am --bw").unwrap().sizes, [8192]);
+        let ud = parse("am --bw --transport ud_verbs").unwrap();
+        assert_eq!((ud.transport, ud.sizes), (Some(Transport::UdVerbs), vec![960]));
+        assert_eq!(parse("atomic --lat").unwrap().transport, None);
+        assert_eq!(parse("atomic --lat --transport rc_verbs").unwrap().transport, Some(Transport::RcVerbs));
+        assert_eq!(parse("put --bw -s 1M").unwrap().sizes, [1 << 20]);
+    }
+
+    #[test]
     fn sizes_are_a_list_or_all() {
         assert_eq!(parse("write --bw -s 8,4K,1M").unwrap().sizes, [8, 4096, 1 << 20]);
         let all = parse("write --bw -s all").unwrap().sizes;
@@ -235,6 +284,10 @@ mod tests {
             ("send --bw -s 0", "size"),
             ("send --bw -q 0", "queue pairs"),
             ("send --bw -n 0", "iteration"),
+            ("send --lat --transport rc_verbs", "leave --transport out"),
+            ("put --lat --transport ud_verbs", "needs --transport rc_verbs"),
+            ("am --lat --cq-mod 4", "leave it out"),
+            ("am --rate -q 2", "one endpoint"),
         ] {
             let failure = parse(line).unwrap_err();
             assert!(failure.message.contains(part), "{line}: {failure}");

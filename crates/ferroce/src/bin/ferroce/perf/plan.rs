@@ -1,5 +1,6 @@
 //! What is to be measured. The client decides it and tells the server, which checks it as the client did.
 
+use super::transport::{self, Transport};
 use crate::args::Link;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,12 @@ pub(crate) enum Op {
     Read,
     /// 64-bit fetch-and-add
     Atomic,
+    /// Active messages, of a transport
+    Am,
+    /// Write to the peer's memory, by a transport
+    Put,
+    /// Read the peer's memory, by a transport
+    Get,
 }
 
 impl Op {
@@ -25,12 +32,15 @@ impl Op {
             Self::Write => "write",
             Self::Read => "read",
             Self::Atomic => "atomic",
+            Self::Am => "am",
+            Self::Put => "put",
+            Self::Get => "get",
         }
     }
 
     /// Whether both ends send in turn when latency is measured.
     pub(crate) fn both_ends(self) -> bool {
-        matches!(self, Self::Send | Self::Write)
+        matches!(self, Self::Send | Self::Write | Self::Am | Self::Put)
     }
 }
 
@@ -75,6 +85,9 @@ pub(crate) struct Plan {
     pub(crate) op: Op,
     pub(crate) mode: Mode,
     pub(crate) link: Link,
+    /// Of its operations; `None` for those of queue pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<Transport>,
     pub(crate) sizes: Vec<u32>,
     /// Work requests that may be outstanding on a queue pair.
     pub(crate) depth: u32,
@@ -106,6 +119,7 @@ impl Plan {
             op,
             mode,
             link: Link::Auto,
+            transport: None,
             sizes: vec![if op == Op::Atomic { 8 } else { size }],
             depth,
             qps: 1,
@@ -123,6 +137,11 @@ impl Plan {
     /// Checks every bound; says in a sentence what is wrong.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let wrong = |wrong: bool, why: &str| if wrong { Err(why.to_string()) } else { Ok(()) };
+        match self.transport {
+            Some(transport) => transport::validate(transport, self.op)?,
+            None => wrong(matches!(self.op, Op::Am | Op::Put | Op::Get), "am, put and get are done by a transport")?,
+        }
+        wrong(self.transport.is_some() && self.qps != 1, "a transport is measured on one endpoint")?;
         wrong(self.sizes.is_empty() || self.sizes.len() > MAX_SIZES, "there are 1 to 64 message sizes")?;
         wrong(self.sizes.iter().any(|&size| size == 0 || size > MAX_SIZE), "a message size is from 1 byte to 1 GiB")?;
         wrong(self.op == Op::Atomic && self.sizes != [8], "an atomic has 8 bytes: leave --size out")?;
@@ -146,8 +165,8 @@ impl Plan {
             "the path MTU is one of 256, 512, 1024, 2048, 4096",
         )?;
         wrong(
-            self.events && self.op == Op::Write && self.mode == Mode::Lat,
-            "write latency polls memory, in which there are no events: leave --events out",
+            self.events && matches!(self.op, Op::Write | Op::Put) && self.mode == Mode::Lat,
+            "the latency of writes and puts polls memory, in which there are no events: leave --events out",
         )
     }
 

@@ -1,11 +1,13 @@
 //! What was measured, as JSON and as a table.
 
-use super::plan::{Mode, Op};
+use super::plan::{Mode, Op, Plan};
+use super::transport::Transport;
 use crate::args::Link;
 use crate::failure::Result;
 use crate::report::{self, Table, figure, grouped, rounded};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A latency distribution in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ impl Latency {
 pub(crate) struct Measurement {
     pub(crate) op: Op,
     pub(crate) mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<Transport>,
     pub(crate) size: u32,
     pub(crate) link: Link,
     pub(crate) iterations: u64,
@@ -52,6 +56,48 @@ pub(crate) struct Measurement {
     pub(crate) qps: u32,
     pub(crate) depth: u32,
     pub(crate) mtu: u32,
+}
+
+/// What one size came to, before it is put into figures.
+pub(crate) struct Run {
+    pub(crate) messages: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) round_trips: Option<Histogram<u64>>,
+}
+
+impl Measurement {
+    /// The figures of a run.
+    pub(crate) fn of(plan: &Plan, size: u32, link: Link, mtu: u32, run: &Run) -> Self {
+        let seconds = run.elapsed.as_secs_f64();
+        let parts = if plan.op.both_ends() { 2.0 } else { 1.0 };
+        let of = if plan.op.both_ends() { "half_round_trip" } else { "round_trip" };
+        let rate = run.messages as f64 / seconds;
+        let streamed = plan.mode != Mode::Lat;
+        Self {
+            op: plan.op,
+            mode: plan.mode,
+            transport: plan.transport,
+            size,
+            link,
+            iterations: run.messages,
+            seconds: rounded(seconds),
+            latency_us: run.round_trips.as_ref().map(|histogram| Latency::of(histogram, parts)),
+            latency_of: run.round_trips.is_some().then(|| of.into()),
+            mb_per_s: streamed.then(|| rounded(rate * f64::from(size) / 1e6)),
+            msgs_per_s: streamed.then(|| rounded(rate)),
+            qps: plan.qps,
+            depth: plan.depth,
+            mtu,
+        }
+    }
+
+    /// What was measured, and by what.
+    fn what(&self) -> String {
+        match self.transport {
+            Some(transport) => format!("{} {}", transport.name(), self.op.name()),
+            None => self.op.name().into(),
+        }
+    }
 }
 
 /// One object, or a list if there are several sizes.
@@ -73,7 +119,7 @@ pub(crate) fn print_table(measurements: &[Measurement]) -> Result<()> {
                 let micros = [mean, p50, p99, p999, max].map(figure);
                 table.row([one.size.to_string(), grouped(one.iterations)].into_iter().chain(micros));
             }
-            format!("{} latency in µs ({of}), link {}\n{}", first.op.name(), first.link, table.render())
+            format!("{} latency in µs ({of}), link {}\n{}", first.what(), first.link, table.render())
         }
         Mode::Bw | Mode::Rate => {
             let mut table = Table::new(&["bytes", "iterations", "MB/s", "messages/s"]);
@@ -86,7 +132,7 @@ pub(crate) fn print_table(measurements: &[Measurement]) -> Result<()> {
                 ]);
             }
             let what = if first.mode == Mode::Bw { "bandwidth" } else { "message rate" };
-            format!("{} {what}, link {}\n{}", first.op.name(), first.link, table.render())
+            format!("{} {what}, link {}\n{}", first.what(), first.link, table.render())
         }
     };
     report::text_line(&text)
@@ -113,6 +159,7 @@ mod tests {
         let one = Measurement {
             op: Op::Send,
             mode: Mode::Rate,
+            transport: None,
             size: 8,
             link: Link::Shm,
             iterations: 10,
