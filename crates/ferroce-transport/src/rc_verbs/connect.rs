@@ -101,6 +101,8 @@ fn finish(adopted: Option<RcEndpoint>, connection: Connection) -> Result<RcEndpo
     id.set_context(Arc::new(endpoint.core.id()))?;
     id.migrate(&shared.channel)?;
     shared.watch(&endpoint.core, clock::now());
+    // A peer that was quick may wait for a grant already.
+    shared.look_at(true);
     Ok(endpoint)
 }
 

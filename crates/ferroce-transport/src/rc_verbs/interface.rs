@@ -4,6 +4,7 @@ use super::clock;
 use super::core::{Core, EXTRA_ROOM, State};
 use super::counters::{Counters, RcCounters};
 use super::endpoint::{MAX_INLINE, MAX_IOV, RcEndpoint};
+use super::handlers::Handlers;
 use super::keepalive::Deadlines;
 use super::options::RcOptions;
 use super::pool::Pool;
@@ -13,8 +14,8 @@ use super::table::Table;
 use super::wire::MAX_HEADER;
 use crate::local;
 use crate::uct::{
-    AM_IDS, AmHandler, Arm, AtomicOps, EndpointId, EventCaps, Interface, InterfaceAttr, InterfaceFlags, Message,
-    OpError, OpLimits, Unreachable, Wakeup, check_addresses,
+    AmHandler, Arm, AtomicOps, EndpointId, EventCaps, Interface, InterfaceAttr, InterfaceFlags, Message, OpError,
+    OpLimits, Unreachable, Wakeup, check_addresses,
 };
 use ferroce_cm::EventChannel;
 use ferroce_verbs::{
@@ -49,7 +50,7 @@ pub(super) struct Shared {
     pub(super) pool: Pool,
     pub(super) pd: Pd,
     addresses: AhCache,
-    pub(super) handlers: RwLock<[Option<AmHandler>; AM_IDS as usize]>,
+    pub(super) handlers: Handlers,
     pub(super) progress: Mutex<Progress>,
     /// Endpoints that wait for resources.
     pub(super) waiting: Mutex<Vec<EndpointId>>,
@@ -105,7 +106,7 @@ impl RcVerbs {
             pool,
             pd,
             addresses: context.ah_cache()?,
-            handlers: RwLock::new([const { None }; AM_IDS as usize]),
+            handlers: Handlers::new(),
             waiting: Mutex::default(),
             look: AtomicBool::new(false),
             closes: AtomicU64::new(0),
@@ -230,11 +231,10 @@ impl Interface for RcVerbs {
     }
 
     fn set_am(&self, am: u8, handler: Option<AmHandler>) -> Result<(), OpError> {
-        let mut handlers = self.0.handlers.write();
-        let slot = handlers.get_mut(usize::from(am)).ok_or(OpError::AmId(am))?;
-        let before = std::mem::replace(slot, handler);
-        drop(handlers);
-        drop(before);
+        let before = self.0.handlers.set(am, handler).ok_or(OpError::AmId(am))?;
+        // Whoever makes progress just now looks for itself.
+        let copied = self.0.progress.try_lock().and_then(|mut progress| progress.handlers.refresh(&self.0.handlers));
+        drop((before, copied));
         Ok(())
     }
 

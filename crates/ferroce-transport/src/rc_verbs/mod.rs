@@ -23,6 +23,7 @@ mod counters;
 mod credits;
 mod endpoint;
 mod fate;
+mod handlers;
 mod interface;
 mod keepalive;
 mod options;

@@ -4,11 +4,12 @@ use super::clock::{self, Nanos};
 use super::core::{Core, Phase, State};
 use super::counters::count;
 use super::endpoint::RcEndpoint;
+use super::handlers::Snapshot;
 use super::receives::{BATCH, RECEIVE};
 use super::table::Table;
 use super::wire::{Control, HARD, Header};
 use super::{RcVerbs, Shared};
-use crate::uct::{Cause, Completion, EndpointId, Failure, FailureHandler, Message, OpFailure, PendingStatus};
+use crate::uct::{Cause, Completion, EndpointId, Failure, FailureHandler, Message, OpError, OpFailure, PendingStatus};
 use ferroce_verbs::{QpAttr, QpState, Result, WcStatus, WorkCompletion};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ const LOOK_EVERY: u32 = 256;
 
 /// What whoever makes progress has; kept, so that it costs no allocation.
 pub(super) struct Progress {
-    /// Completions that arming took, and nobody has looked at.
-    stash: [WorkCompletion; BATCH],
+    pub(super) handlers: Snapshot,
+    /// Completions, and how many there are that nobody has looked at.
+    wcs: [WorkCompletion; BATCH],
     stashed: usize,
     actions: Vec<Action>,
     /// What messages and fetched data consist of.
@@ -57,7 +59,8 @@ enum Action {
 impl Progress {
     pub(super) fn new(slot_len: usize) -> Self {
         Self {
-            stash: [WorkCompletion::default(); BATCH],
+            handlers: Snapshot::new(),
+            wcs: [WorkCompletion::default(); BATCH],
             stashed: 0,
             actions: Vec::with_capacity(2 * BATCH),
             bytes: vec![0; BATCH * slot_len].into(),
@@ -100,16 +103,13 @@ impl RcVerbs {
         let Some(mut guard) = shared.progress.try_lock() else { return Ok(0) };
         let progress = &mut *guard;
         let woken = shared.wakeup.drain()?;
-        let mut wcs = [WorkCompletion::default(); BATCH];
-        let count = if progress.stashed != 0 {
-            wcs = progress.stash;
-            std::mem::take(&mut progress.stashed)
-        } else {
-            shared.cq.poll(&mut wcs)?
-        };
+        let mut count = std::mem::take(&mut progress.stashed);
+        if count == 0 {
+            count = shared.cq.poll(&mut progress.wcs)?;
+        }
         let mut outcome = Ok(count);
         if count != 0 {
-            outcome = self.take_in(progress, &wcs[..count]).map(|()| count);
+            outcome = self.take_in(progress, count).map(|()| count);
         }
         if progress.is_time(woken, count) {
             self.look_around(progress);
@@ -117,6 +117,7 @@ impl RcVerbs {
         if progress.freed || shared.look.load(Ordering::Relaxed) {
             self.dispatch(progress);
         }
+        drop(progress.handlers.refresh(&shared.handlers));
         outcome
     }
 
@@ -125,14 +126,12 @@ impl RcVerbs {
         let shared = &*self.0;
         let Some(mut progress) = shared.progress.try_lock() else { return Ok(true) };
         if progress.stashed == 0 {
-            let mut wcs = [WorkCompletion::default(); BATCH];
-            progress.stashed = shared.cq.poll(&mut wcs)?;
-            progress.stash = wcs;
+            progress.stashed = shared.cq.poll(&mut progress.wcs)?;
         }
         Ok(progress.stashed != 0 || shared.look.load(Ordering::Relaxed))
     }
 
-    fn take_in(&self, progress: &mut Progress, wcs: &[WorkCompletion]) -> Result<()> {
+    fn take_in(&self, progress: &mut Progress, count: usize) -> Result<()> {
         let shared = &*self.0;
         let now = clock::now();
         let mut outcome = Ok(());
@@ -140,7 +139,8 @@ impl RcVerbs {
         progress.closes = shared.closes.load(Ordering::SeqCst);
         {
             let table = shared.table.read();
-            for wc in wcs {
+            for at in 0..count {
+                let wc = &{ progress.wcs[at] };
                 if wc.wr_id & RECEIVE != 0 {
                     outcome = outcome.and(shared.on_receive(&table, progress, wc, now));
                 } else {
@@ -163,12 +163,12 @@ impl RcVerbs {
         let shared = &*self.0;
         self.stop_failed(progress);
         let closes = progress.closes;
-        let bytes = &progress.bytes;
-        for action in progress.actions.drain(..) {
+        let Progress { actions, bytes, handlers, .. } = progress;
+        for action in actions.drain(..) {
             match action {
                 Action::Message(endpoint, am, range) => {
-                    let handler = shared.handlers.read()[usize::from(am)].clone();
-                    match handler {
+                    drop(handlers.refresh(&shared.handlers));
+                    match handlers.get(am) {
                         // Only if some were closed since is it worth a look whether this one was.
                         Some(handler) if shared.closes.load(Ordering::SeqCst) == closes || shared.is_open(endpoint) => {
                             handler(Message { endpoint, payload: &bytes[range] });
@@ -307,6 +307,8 @@ impl Shared {
                 }
                 sent
             }
+            // As soon as it is connected.
+            Err(OpError::NotConnected(_)) => false,
             // Nobody is there who would use it.
             Err(_) => {
                 state.grant_owed = false;

@@ -123,12 +123,41 @@ fn connections_come_and_go() {
         let (to_b, to_a) = connect(&a, &b);
         let _ = to_b.am_short(AM, &message(round, 8));
         if round % 2 == 0 {
-            drop((to_b, to_a))
+            drop((to_b, to_a));
         } else {
-            drop((to_a, to_b))
+            drop((to_a, to_b));
         }
         until(&both, || a.interface.counters().endpoints < 40 && b.interface.counters().endpoints < 40);
     }
     until(&both, || a.interface.counters().endpoints + b.interface.counters().endpoints == 0);
     assert_eq!((a.interface.counters().malformed, b.interface.counters().malformed), (0, 0));
+}
+
+/// A peer that sends before this side knows that it is connected, as much as it was granted: it is granted more as soon as that is known.
+#[test]
+fn a_peer_that_is_quicker_than_the_connection() {
+    let (a, b) = (side(), side());
+    let listener = RcListener::bind(&b.interface, &b.cm, any(), 8).unwrap();
+    let at = listener.local_addr().unwrap();
+    for _ in 0..10 {
+        b.log.lock().unwrap().clear();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (over, b) = (&over, &b);
+            // Takes messages in while the other thread accepts.
+            scope.spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::SeqCst) {
+                    b.interface.progress().unwrap();
+                }
+            });
+            let accepted = scope.spawn(|| listener.incoming(PATIENCE).unwrap().unwrap().accept(PATIENCE).unwrap());
+            let to_b = a.interface.connect(&a.cm, at, PATIENCE).unwrap();
+            for number in 0..2000 {
+                when_possible(&[&a.interface], || to_b.am_short(AM, &message(number, 8)));
+            }
+            until(&[&a.interface], || b.log.lock().unwrap().len() == 2000);
+            over.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop((to_b, accepted.join().unwrap()));
+        });
+    }
 }

@@ -1,7 +1,7 @@
 //! Peers that die or misbehave.
 
 use crate::support::{AM, a_while, message, numbers, open, options, pair, quick, raw_pair, until, when_possible};
-use ferroce_transport::rc_verbs::{EndpointAddress, RcOptions};
+use ferroce_transport::rc_verbs::{EndpointAddress, RcEndpoint, RcOptions};
 use ferroce_transport::uct::{
     Cause, CompletionCounter, Endpoint as _, FlushKind, Interface as _, Iov, OpError, PendingError, PendingStatus,
     Remote, Unreachable,
@@ -77,6 +77,9 @@ fn pending_requests_of_a_failed_endpoint_are_handed_back() {
     assert_eq!(back, 3);
 }
 
+/// Begins something that does not end well.
+type Begin<'a> = dyn Fn(&RcEndpoint) -> Result<(), OpError> + 'a;
+
 /// An access that the peer does not allow ends the connection, and says whose fault it was.
 #[test]
 fn what_the_peer_does_not_allow() {
@@ -85,7 +88,7 @@ fn what_the_peer_does_not_allow() {
     let remote = Remote::of(&theirs);
     let (mine, read_only) =
         (a.pd().alloc_mr(4096, Access::LOCAL_WRITE).unwrap(), a.pd().alloc_mr(4096, Access::empty()).unwrap());
-    let cases: [(&str, &dyn Fn(&ferroce_transport::rc_verbs::RcEndpoint) -> Result<(), OpError>, Cause); 4] = [
+    let cases: [(&str, &Begin<'_>, Cause); 4] = [
         ("no right", &|to_b| to_b.put_short(&[1], remote), Cause::RemoteAccess),
         (
             "beyond",
@@ -138,7 +141,7 @@ fn a_hostile_peer() {
     // More than it was granted, a grant beyond its own window, a message longer than a buffer.
     let excess: [&dyn Fn(&crate::support::Raw); 3] =
         [&|raw| (0..9).for_each(|_| raw.send(&[AM])), &|raw| raw.send(&[0xe0, 0, 0, 0, 100]), &|raw| {
-            raw.send(&[AM; 10_000])
+            raw.send(&[AM; 10_000]);
         }];
     for (number, act) in excess.into_iter().enumerate() {
         let (broken, raw) = raw_pair(&a, 8);
@@ -159,7 +162,7 @@ fn report_6850_grants_that_come_twice_or_late() {
     let mut got = 0_u32;
     let send = |sent: &mut u32| {
         while to_raw.am_short(AM, &message(*sent, 8)).is_ok() {
-            *sent += 1
+            *sent += 1;
         }
     };
     let mut sent = 0;
@@ -210,9 +213,7 @@ fn report_8219_keepalive_finds_a_dead_peer_and_spares_a_living_one() {
 fn who_is_connected_to_whom() {
     let ((a, _), (b, _)) = (open(options()), open(options()));
     let ((one, of_one), (two, of_two)) = (pair(&a, &b), pair(&a, &b));
-    let is = |endpoint: &ferroce_transport::rc_verbs::RcEndpoint, address: EndpointAddress| {
-        endpoint.is_connected(&address.to_bytes())
-    };
+    let is = |endpoint: &RcEndpoint, address: EndpointAddress| endpoint.is_connected(&address.to_bytes());
     assert!(is(&one, of_one.address()) && is(&two, of_two.address()));
     assert!(!is(&one, of_two.address()) && !is(&one, one.address()));
     let mut other_psn = of_one.address().to_bytes();

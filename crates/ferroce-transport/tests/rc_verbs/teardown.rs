@@ -24,12 +24,12 @@ fn report_7080_dropped_with_operations_outstanding() {
         let (to_b, to_a) = pair(&a, &b);
         for number in 0..40 {
             let iov = [Iov::new(&mine, 0..(round * 997) % (1 << 20))];
-            let token = Some(done.token());
+            let token = done.token();
             let posted = match number % 4 {
-                0 => to_b.put_zcopy(&iov, remote, token),
-                1 => to_b.get_zcopy(&iov, remote, token),
-                2 => to_b.get_bcopy(100, remote, token.unwrap()),
-                _ => to_b.flush(FlushKind::Remote, token),
+                0 => to_b.put_zcopy(&iov, remote, Some(token)),
+                1 => to_b.get_zcopy(&iov, remote, Some(token)),
+                2 => to_b.get_bcopy(100, remote, token),
+                _ => to_b.flush(FlushKind::Remote, Some(token)),
             };
             match posted {
                 Ok(Posted::InProgress) => begun += 1,
