@@ -10,7 +10,7 @@ use ferroce_transport::ud_verbs::{UdEndpoint, UdOptions, UdVerbs};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Access, Gid, Mr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -261,14 +261,24 @@ fn sleepers_wake_each_other() {
     assert_eq!(numbers(&at_a), (0..COUNT).collect::<Vec<_>>());
 }
 
+/// Ends a thread that goes on until it is told, also if the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Reports 7527, 7531, 7864: timers wake whoever sleeps (here, those that send again what was lost), and leave it in peace when there is nothing.
 #[test]
 fn report_7527_timers_wake_and_then_leave_in_peace() {
     let fault = FaultConfig { seed: 11, loss: 0.2, duplicate: 0.0, reorder: 0.0, corrupt: 0.0 };
     let ((a, _), (b, at_b)) = (open(Config::default(), Some(fault)), open(Config::default(), Some(fault)));
     let to_b = connect(&a, &b);
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
                 if b.arm().unwrap() == Arm::Armed {
@@ -284,7 +294,6 @@ fn report_7527_timers_wake_and_then_leave_in_peace() {
             }
         }
         sleep_until(&a, || Interface::flush(&a));
-        over.store(true, Ordering::SeqCst);
     });
     assert_eq!(numbers(&at_b), (0..200).collect::<Vec<_>>());
     while a.next_timeout().is_some_and(|timeout| timeout < Duration::from_secs(5)) {

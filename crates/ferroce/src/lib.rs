@@ -81,7 +81,7 @@ pub use device::{devices, open, open_with};
 #[doc(inline)]
 pub use ferroce_cm as cm;
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
-/// Messages between endpoints: ud_verbs.
+/// Messages between endpoints, and one-sided operations: ud_verbs and rc_verbs, and what they have in common.
 pub use ferroce_transport as transport;
 pub use ferroce_verbs::provider::Device;
 pub use ferroce_verbs::*;

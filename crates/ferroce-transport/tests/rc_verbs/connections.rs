@@ -6,6 +6,7 @@ use ferroce_transport::rc_verbs::{ConnectError, RcEndpoint, RcListener, RcVerbs}
 use ferroce_transport::uct::{Arm, Cause, Endpoint as _, Interface as _};
 use ferroce_verbs::{Context, QpInitAttr, QpType};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -133,6 +134,15 @@ fn connections_come_and_go() {
     assert_eq!((a.interface.counters().malformed, b.interface.counters().malformed), (0, 0));
 }
 
+/// Ends a thread that goes on until it is told, also if the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A peer that sends before this side knows that it is connected, as much as it was granted: it is granted more as soon as that is known.
 #[test]
 fn a_peer_that_is_quicker_than_the_connection() {
@@ -141,12 +151,13 @@ fn a_peer_that_is_quicker_than_the_connection() {
     let at = listener.local_addr().unwrap();
     for _ in 0..10 {
         b.log.lock().unwrap().clear();
-        let over = std::sync::atomic::AtomicBool::new(false);
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (over, b) = (&over, &b);
+            let _over = Over(over);
             // Takes messages in while the other thread accepts.
             scope.spawn(move || {
-                while !over.load(std::sync::atomic::Ordering::SeqCst) {
+                while !over.load(Ordering::SeqCst) {
                     b.interface.progress().unwrap();
                 }
             });
@@ -156,7 +167,6 @@ fn a_peer_that_is_quicker_than_the_connection() {
                 when_possible(&[&a.interface], || to_b.am_short(AM, &message(number, 8)));
             }
             until(&[&a.interface], || b.log.lock().unwrap().len() == 2000);
-            over.store(true, std::sync::atomic::Ordering::SeqCst);
             drop((to_b, accepted.join().unwrap()));
         });
     }

@@ -4,10 +4,10 @@ use super::super::plan::Op;
 use super::super::timing::Timing;
 use super::end::End;
 use super::failed;
-use super::trip::send;
-use crate::failure::Result;
+use super::trip::{send, when_possible};
+use crate::failure::{Failure, Result};
 use crate::monitor::{self, Halt, Monitor};
-use ferroce::transport::uct::{AtomicOp, Endpoint, FlushKind, OpError, Posted};
+use ferroce::transport::uct::{AtomicOp, Completion, CompletionCounter, Endpoint, FlushKind, OpError, Posted};
 use std::time::{Duration, Instant};
 
 /// Messages between two looks at whether the time is up.
@@ -46,16 +46,16 @@ pub(super) fn run(
             _ => monitor::check(monitor, timing.idle, "resources")?,
         }
     }
-    loop {
-        match endpoint.flush(FlushKind::Remote, None) {
-            // Nothing is outstanding any more.
-            Ok(Posted::Done) => break,
-            Ok(Posted::InProgress) | Err(OpError::NoResource) => {}
-            Err(error) => return Err(failed(end, error, "flushing")),
-        }
-        // The progress of one flush is waited for before the next is begun.
-        while end.progress()? == 0 {
+    let flushed = CompletionCounter::new();
+    let flush = |endpoint: &dyn Endpoint| endpoint.flush(FlushKind::Remote, Some(Completion::new(&flushed, 0)));
+    let mut over = when_possible(end, "flushing", flush)? == Posted::Done;
+    while !over {
+        if end.progress()? == 0 {
             monitor::check(monitor, timing.idle, "acknowledgements")?;
+        }
+        over = flushed.succeeded() != 0;
+        if let Some(failure) = end.failure().filter(|_| !over) {
+            return Err(Failure::run(failure).during("flushing"));
         }
     }
     Ok((sent, started.elapsed()))
