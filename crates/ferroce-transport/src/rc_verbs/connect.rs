@@ -6,6 +6,7 @@ use super::endpoint::RcEndpoint;
 use super::progress::Progress;
 use super::{RcVerbs, clock};
 use crate::uct::{Cause, EndpointId};
+use ferroce_cm::proto::DisconnectCause;
 use ferroce_cm::{Connection, ConnectionManager, Endpoint, EventKind, Incoming, Listener};
 use ferroce_verbs::Qp;
 use std::net::SocketAddr;
@@ -66,9 +67,10 @@ impl RcVerbs {
     /// What the connection manager says of endpoints.
     pub(super) fn connection_events(&self, progress: &mut Progress) {
         while let Ok(Some(event)) = self.0.channel.try_next() {
-            if let EventKind::Disconnected(_) = event.kind() {
+            if let EventKind::Disconnected(why) = event.kind() {
+                let cause = if *why == DisconnectCause::PeerLost { Cause::PeerTimeout } else { Cause::Closed };
                 if let Some(endpoint) = event.id().context::<EndpointId>() {
-                    self.fail_endpoint(progress, *endpoint, Cause::Closed);
+                    self.fail_endpoint(progress, *endpoint, cause);
                 }
                 // Answers the peer, and stops the queue pair. That it has stopped already is fine.
                 let _ = event.id().disconnect();

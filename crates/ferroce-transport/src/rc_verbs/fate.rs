@@ -39,24 +39,27 @@ impl RcEndpoint {
             state.peer = Some((peer.gid, peer.qpn));
         }
         let outcome = self.move_to(peer);
+        // Back in INIT, another address can be tried.
+        let again = outcome.is_err() && self.core.qp.state() != QpState::Err && self.start_over().is_ok();
         let mut state = self.core.lock();
-        match (&outcome, state.phase) {
-            (Ok(()), Phase::Connecting) => {
+        // It may have been canceled meanwhile.
+        if state.phase == Phase::Connecting {
+            if outcome.is_ok() {
                 state.phase = Phase::Ready;
                 state.life.last_ack = clock::now();
                 self.interface.0.watch(&self.core, clock::now());
                 self.interface.0.look_at(!state.pending.is_empty());
-            }
-            (Err(_), Phase::Connecting) => {
-                // Back in INIT, another address can be tried.
-                let _ = self.core.qp.modify(&QpAttr::to(QpState::Reset));
-                let _ = self.core.qp.modify(&self.interface.0.init_attr());
-                state.phase = Phase::Init;
+            } else {
+                state.phase = if again { Phase::Init } else { Phase::Canceled };
                 state.peer = None;
             }
-            _ => {}
         }
         outcome
+    }
+
+    fn start_over(&self) -> Result<()> {
+        self.core.qp.modify(&QpAttr::to(QpState::Reset))?;
+        self.core.qp.modify(&self.interface.0.init_attr())
     }
 
     fn move_to(&self, peer: &EndpointAddress) -> Result<()> {

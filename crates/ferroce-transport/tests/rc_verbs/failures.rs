@@ -242,3 +242,24 @@ fn reachability_has_a_reason() {
         Err(Unreachable::NoRoute { .. } | Unreachable::Loopback { .. })
     ));
 }
+
+/// An address that cannot be connected to leaves the endpoint as it was: another can be tried.
+#[test]
+fn a_wrong_address_can_be_put_right() {
+    let ((a, _), (b, at_b)) = (open(options()), open(options()));
+    let (to_b, to_a) = (a.create_endpoint().unwrap(), b.create_endpoint().unwrap());
+    let mut wrong = to_a.address().to_bytes();
+    wrong[2..18].copy_from_slice(&ferroce_verbs::Gid::from(std::net::Ipv6Addr::LOCALHOST).to_bytes());
+    let request = |endpoint: &dyn ferroce_transport::uct::Endpoint| match endpoint.am_short(AM, &message(1, 8)) {
+        Ok(()) => PendingStatus::Done,
+        Err(OpError::NoResource | OpError::NotConnected(_)) => PendingStatus::NoResource,
+        Err(error) => panic!("{error}"),
+    };
+    to_b.pending_add(Box::new(request)).unwrap();
+    assert!(to_b.connect_to_ep(&EndpointAddress::from_bytes(&wrong).unwrap()).is_err());
+    assert!(to_b.peer().is_none() && to_b.failure().is_none());
+    assert!(matches!(to_b.am_short(AM, &[]), Err(OpError::NotConnected(_))));
+    to_b.connect_to_ep(&to_a.address()).unwrap();
+    to_a.connect_to_ep(&to_b.address()).unwrap();
+    until(&[&a, &b], || numbers(&at_b, &to_a) == [1]);
+}
