@@ -28,15 +28,25 @@ impl Receives {
         Ok(receives)
     }
 
+    #[inline]
+    fn sge(&self, slot: u32) -> Sge {
+        Sge { addr: self.first.addr + u64::from(slot) * self.slot_len as u64, ..self.first }
+    }
+
     pub(super) fn slot_len(&self) -> usize {
         self.slot_len
     }
 
     /// Lets messages come to these buffers, at most [`BATCH`] of them.
     pub(super) fn post(&self, slots: &[u32]) -> Result<()> {
+        // What comes one at a time is what has to be quick.
+        if let &[slot] = slots {
+            let wr = RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &[self.sge(slot)] };
+            return self.srq.post_recv(&[wr]).map_err(|failed| failed.error);
+        }
         let mut sges = [[Sge::default()]; BATCH];
         for (sge, &slot) in sges.iter_mut().zip(slots) {
-            sge[0] = Sge { addr: self.first.addr + u64::from(slot) * self.slot_len as u64, ..self.first };
+            sge[0] = self.sge(slot);
         }
         let wrs: [RecvWr<'_>; BATCH] = std::array::from_fn(|at| {
             RecvWr::new(RECEIVE | slots.get(at).map_or(0, |&slot| u64::from(slot)), &sges[at])

@@ -240,3 +240,21 @@ fn a_canceled_endpoint_completes_everything_once() {
     until(&[&a, &b], || a.counters().endpoints == 0);
     assert_eq!((done.canceled() + done.succeeded(), a.counters().free_buffers), (50, 512));
 }
+
+/// Reports 6860, 7760, 11773: what could not be begun takes no credit and no buffer with it.
+#[test]
+fn report_6860_what_fails_takes_no_credit_and_no_buffer() {
+    let ((a, _), (b, at_b)) =
+        (open(RcOptions { buffers: 16, ..options() }), open(RcOptions { window: 4, ..options() }));
+    let (to_b, to_a) = pair(&a, &b);
+    let memory = a.pd().alloc_mr(4096, ferroce_verbs::Access::LOCAL_WRITE).unwrap();
+    for _ in 0..100 {
+        let beyond = [ferroce_transport::uct::Iov::new(&memory, 4096..4097)];
+        assert!(matches!(to_b.am_zcopy(AM, &[], &beyond, None), Err(OpError::Device(_))));
+        let long = to_b.am_bcopy(AM, &mut |packer| while packer.put(&[0; 1000]).is_ok() {});
+        assert!(matches!(long, Err(OpError::TooLong { .. })));
+    }
+    assert_eq!(a.counters().free_buffers, 16);
+    assert_eq!(fill(&to_b, 0), 4);
+    until(&[&a, &b], || numbers(&at_b, &to_a) == [0, 1, 2, 3]);
+}
