@@ -218,6 +218,10 @@ fn a_canceled_endpoint_is_over_and_nobody_is_told_that_it_failed() {
     assert_eq!((done.canceled(), done.outstanding()), (1, 0));
     until(&[&a, &b], || matches!(to_b.am_short(AM, &[]), Err(OpError::Canceled(_))));
     assert!(matches!(to_b.pending_add(Box::new(|_| PendingStatus::Done)), Err(PendingError::Over(_, None))));
+    for _ in 0..100 {
+        a.progress().unwrap();
+        b.progress().unwrap();
+    }
     assert!(Endpoint::failure(&to_b).is_none());
     drop(to_b);
     until(&[&a, &b], || a.counters().endpoints == 0);

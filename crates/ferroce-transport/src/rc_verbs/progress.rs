@@ -97,6 +97,7 @@ impl Progress {
 }
 
 impl RcVerbs {
+    #[inline]
     pub(super) fn make_progress(&self) -> Result<usize> {
         let shared = &*self.0;
         // Only ever tried, so nobody waits for whoever holds it while handlers run.
@@ -107,11 +108,22 @@ impl RcVerbs {
         if count == 0 {
             count = shared.cq.poll(&mut progress.wcs)?;
         }
+        let look_around = progress.is_time(woken, count);
+        // Whoever polls finds nothing most of the time, and finds that out the sooner the less it costs.
+        if count == 0 && !look_around && !shared.look.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        self.work(progress, count, look_around)
+    }
+
+    #[inline(never)]
+    fn work(&self, progress: &mut Progress, count: usize, look_around: bool) -> Result<usize> {
+        let shared = &*self.0;
         let mut outcome = Ok(count);
         if count != 0 {
             outcome = self.take_in(progress, count).map(|()| count);
         }
-        if progress.is_time(woken, count) {
+        if look_around {
             self.look_around(progress);
         }
         if progress.freed || shared.look.load(Ordering::Relaxed) {

@@ -256,8 +256,13 @@ impl UdVerbs {
         for (completion, outcome) in inbox.flushed.drain(..) {
             completion.complete(outcome.map(|()| &[][..]));
         }
-        self.0.state.lock().inbox = inbox;
-        self.dispatch();
+        let mut state = self.0.state.lock();
+        state.inbox = inbox;
+        let due = state.waiting.due();
+        drop(state);
+        if due != 0 {
+            self.dispatch(due);
+        }
         taken
     }
 

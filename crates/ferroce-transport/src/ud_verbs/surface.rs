@@ -104,9 +104,8 @@ impl State {
 }
 
 impl UdVerbs {
-    /// Calls requests that wait, as far as it makes sense.
-    pub(super) fn dispatch(&self) {
-        let due = self.0.state.lock().waiting.due();
+    /// Calls requests that wait, of at most `due` endpoints.
+    pub(super) fn dispatch(&self, due: usize) {
         for _ in 0..due {
             let mut state = self.0.state.lock();
             let Some(id) = state.waiting.next() else { return };

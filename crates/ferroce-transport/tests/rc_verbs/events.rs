@@ -96,6 +96,7 @@ fn a_pending_request_wakes() {
     alone.pending_add(Box::new(|_| PendingStatus::Done)).unwrap();
     assert!(readable(&a, 30_000));
     a.progress().unwrap();
+    assert!(!readable(&a, 0), "progress takes away what woke it, armed again or not");
     let mut sent = 0;
     while to_b.am_short(AM, &message(sent, 8)).is_ok() {
         sent += 1;
