@@ -36,10 +36,10 @@ impl Av {
 
     /// A connection to the peer's address was asked for a sign of life and gave it.
     pub(crate) fn note_keepalive_answer(&self) {
-        if let Some(flow) = &self.flow {
-            if !flow.answers_keepalive.swap(true, Relaxed) {
-                tracing::debug!(peer = %self.remote, "it answers when it is asked for a sign of life");
-            }
+        if let Some(flow) = &self.flow
+            && !flow.answers_keepalive.swap(true, Relaxed)
+        {
+            tracing::debug!(peer = %self.remote, "it answers when it is asked for a sign of life");
         }
     }
 }
