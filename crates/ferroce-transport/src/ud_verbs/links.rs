@@ -2,11 +2,15 @@
 
 use crate::ud::{EndpointId, PeerAddress};
 use ferroce_verbs::ah_cache::ResolveCause;
-use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Pd};
-use std::collections::HashMap;
+use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Packets of an endpoint that wait for its address handle. More are dropped, as a network may: the protocol sends them again.
 const MAX_WAITING: usize = 16;
+
+/// Addresses in the cache for the sake of strangers: of packets that were answered, whoever sent them. Who forges packets chooses their
+/// addresses; what is kept of them is bounded, here and in the cache.
+const STRANGERS: usize = 1024;
 
 /// What an endpoint has of its address handle.
 enum Link {
@@ -20,9 +24,43 @@ pub(super) struct Links {
     pd: Pd,
     port: u8,
     sgid_index: u32,
-    links: HashMap<EndpointId, (PeerAddress, Link)>,
+    links: HashMap<EndpointId, EndpointLink>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
+    strangers: Strangers,
+}
+
+struct EndpointLink {
+    to: PeerAddress,
+    /// The peer is where it says.
+    proven: bool,
+    link: Link,
+}
+
+/// Addresses that only strangers gave, in the order in which they came.
+#[derive(Default)]
+struct Strangers {
+    known: HashSet<Gid>,
+    order: VecDeque<Gid>,
+}
+
+impl Strangers {
+    /// One more; the oldest if there are too many.
+    fn add(&mut self, gid: Gid) -> Option<Gid> {
+        if self.known.insert(gid) {
+            self.order.push_back(gid);
+        }
+        if self.order.len() <= STRANGERS {
+            return None;
+        }
+        let oldest = self.order.pop_front()?;
+        self.known.remove(&oldest).then_some(oldest)
+    }
+
+    /// It is none.
+    fn forget(&mut self, gid: Gid) {
+        self.known.remove(&gid);
+    }
 }
 
 /// What became of a packet.
@@ -42,44 +80,73 @@ fn no_way(error: AhError) -> Route {
 
 impl Links {
     pub(super) fn new(cache: AhCache, pd: Pd, port: u8, sgid_index: u32) -> Self {
-        Self { cache, pd, port, sgid_index, links: HashMap::new(), pending: Vec::new() }
+        Self {
+            cache,
+            pd,
+            port,
+            sgid_index,
+            links: HashMap::new(),
+            pending: Vec::new(),
+            strangers: Strangers::default(),
+        }
     }
 
-    fn look_up(&self, to: PeerAddress) -> Result<AhLookup, AhError> {
-        let attr = AhAttr { port_num: self.port, ..AhAttr::roce(to.gid, self.sgid_index) };
-        self.cache.try_get(&self.pd, &attr)
+    fn attr(&self, gid: Gid) -> AhAttr {
+        AhAttr { port_num: self.port, ..AhAttr::roce(gid, self.sgid_index) }
     }
 
-    /// The way for a packet of an endpoint, or for one that is no endpoint's.
-    pub(super) fn route(&mut self, endpoint: Option<EndpointId>, to: PeerAddress, packet: Vec<u8>) -> Route {
+    fn look_up(&mut self, to: PeerAddress, proven: bool) -> Result<AhLookup, AhError> {
+        if proven {
+            self.strangers.forget(to.gid);
+        } else if let Some(oldest) = self.strangers.add(to.gid) {
+            self.cache.invalidate_address(&self.pd, &self.attr(oldest));
+        }
+        self.cache.try_get(&self.pd, &self.attr(to.gid))
+    }
+
+    /// The way for a packet of an endpoint, or for one that is no endpoint's. It is `proven` if the peer is where it says.
+    pub(super) fn route(
+        &mut self,
+        endpoint: Option<EndpointId>,
+        to: PeerAddress,
+        proven: bool,
+        packet: Vec<u8>,
+    ) -> Route {
         let Some(id) = endpoint else {
-            return match self.look_up(to) {
+            return match self.look_up(to, proven) {
                 Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
                 // Nobody is left to wait for it; whoever it answers will ask again.
                 Ok(AhLookup::Pending(_)) => Route::Later,
                 Err(error) => no_way(error),
             };
         };
-        match self.links.get_mut(&id) {
-            Some((_, Link::Ready(lease))) => Route::Ready(lease.clone(), packet),
-            Some((_, Link::Pending { waiting, .. })) => {
-                if waiting.len() < MAX_WAITING {
-                    waiting.push(packet);
-                }
-                Route::Later
+        if let Some(known) = self.links.get_mut(&id) {
+            if proven && !known.proven {
+                known.proven = true;
+                self.strangers.forget(to.gid);
             }
-            None => match self.look_up(to) {
-                Ok(AhLookup::Ready(lease)) => {
-                    self.links.insert(id, (to, Link::Ready(lease.clone())));
-                    Route::Ready(lease, packet)
-                }
-                Ok(AhLookup::Pending(handle)) => {
-                    self.links.insert(id, (to, Link::Pending { handle, waiting: vec![packet] }));
-                    self.pending.push(id);
+            return match &mut known.link {
+                Link::Ready(lease) => Route::Ready(lease.clone(), packet),
+                Link::Pending { waiting, .. } => {
+                    if waiting.len() < MAX_WAITING {
+                        waiting.push(packet);
+                    }
                     Route::Later
                 }
-                Err(error) => no_way(error),
-            },
+            };
+        }
+        match self.look_up(to, proven) {
+            Ok(AhLookup::Ready(lease)) => {
+                self.links.insert(id, EndpointLink { to, proven, link: Link::Ready(lease.clone()) });
+                Route::Ready(lease, packet)
+            }
+            Ok(AhLookup::Pending(handle)) => {
+                let link = Link::Pending { handle, waiting: vec![packet] };
+                self.links.insert(id, EndpointLink { to, proven, link });
+                self.pending.push(id);
+                Route::Later
+            }
+            Err(error) => no_way(error),
         }
     }
 
@@ -90,7 +157,7 @@ impl Links {
     ) {
         let links = &mut self.links;
         self.pending.retain(|id| {
-            let Some((to, link)) = links.get_mut(id) else { return false };
+            let Some(EndpointLink { to, link, .. }) = links.get_mut(id) else { return false };
             let Link::Pending { handle, waiting } = link else { return false };
             match handle.try_take() {
                 None => true,

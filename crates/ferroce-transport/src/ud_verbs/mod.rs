@@ -19,6 +19,7 @@ pub use endpoint::UdEndpoint;
 pub use options::{InterfaceAddress, UdOptions};
 
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
+use ferroce_verbs::ah_cache::{Clock, MonotonicClock};
 use ferroce_verbs::{AhError, AhLease, Context, Error, GidEntry, Result};
 use links::{Links, Route};
 use parking_lot::{Mutex, RwLock};
@@ -28,7 +29,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A message that arrived, for the handler of its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub struct UdVerbs(Arc<Shared>);
 
 struct Shared {
     local: PeerAddress,
-    start: Instant,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     progressing: AtomicBool,
     handlers: RwLock<[Option<Handler>; AM_IDS as usize]>,
@@ -101,6 +102,20 @@ impl UdVerbs {
     ///
     /// What the device says: no address, no resources.
     pub fn open(context: &Context, options: UdOptions) -> Result<Self> {
+        Self::open_with(context, options, MonotonicClock, rand::random)
+    }
+
+    /// The same with another clock, and other random numbers: for simulations. `random` must be unpredictable where peers may be hostile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_with(
+        context: &Context,
+        options: UdOptions,
+        clock: impl Clock + 'static,
+        random: impl FnMut() -> u64 + Send + 'static,
+    ) -> Result<Self> {
         let entry = choose(context, &options)?;
         let port = context.query_port(options.port)?;
         let mut protocol = options.protocol.clone();
@@ -115,7 +130,7 @@ impl UdVerbs {
         let queue = Queue::open(context, &pd, &options, protocol.mtu)?;
         let local = PeerAddress { gid: entry.gid, qpn: queue.qpn() };
         let state = State {
-            protocol: ud::Interface::new(protocol, rand::random),
+            protocol: ud::Interface::new(protocol, random),
             queue,
             links: Links::new(context.ah_cache()?, pd, options.port, entry.index),
             told: HashMap::new(),
@@ -128,7 +143,7 @@ impl UdVerbs {
         };
         Ok(Self(Arc::new(Shared {
             local,
-            start: Instant::now(),
+            clock: Arc::new(clock),
             state: Mutex::new(state),
             progressing: AtomicBool::new(false),
             handlers: RwLock::new([const { None }; AM_IDS as usize]),
@@ -259,7 +274,7 @@ impl Drop for Over<'_> {
 
 impl Shared {
     fn now(&self) -> Nanos {
-        self.start.elapsed().as_nanos() as Nanos
+        self.clock.now()
     }
 }
 
@@ -348,7 +363,8 @@ impl State {
         }
         loop {
             let transmit = self.protocol.poll_transmit(now)?;
-            match self.links.route(transmit.endpoint, transmit.to, transmit.packet) {
+            let proven = transmit.endpoint.is_some_and(|id| self.protocol.is_proven(id));
+            match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
                 Route::None(error) => {

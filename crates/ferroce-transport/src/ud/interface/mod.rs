@@ -1,7 +1,7 @@
 mod receive;
 mod types;
 
-pub use types::{Counters, Delivery, SendError, Transmit};
+pub use types::{Counters, Delivery, SendError, Transmit, Usage};
 
 use super::config::Config;
 use super::endpoint::{Endpoint, Life, Role};
@@ -15,6 +15,9 @@ use std::fmt;
 
 /// Answers to packets for endpoints that do not exist, which wait to be sent. More are dropped: whoever asked will ask again.
 const MAX_CONTROL: usize = 256;
+
+/// Timers that nobody waits for any more and that are kept, for they cost less than looking for them.
+const FORGOTTEN_TIMERS: usize = 64;
 
 /// When to look again at what is due and not sent.
 const STALLED: Nanos = 1_000_000;
@@ -30,6 +33,8 @@ pub struct Interface {
     /// Acceptors by peer and nonce.
     accepted: HashMap<(PeerAddress, u64), EndpointId>,
     half_open: usize,
+    /// Bytes of packets that came before others, of all acceptors.
+    held: usize,
     ready: VecDeque<EndpointId>,
     control: VecDeque<Transmit>,
     events: VecDeque<Event>,
@@ -46,6 +51,7 @@ impl Interface {
             endpoints: Table::new(),
             accepted: HashMap::new(),
             half_open: 0,
+            held: 0,
             ready: VecDeque::new(),
             control: VecDeque::new(),
             events: VecDeque::new(),
@@ -72,6 +78,29 @@ impl Interface {
     /// Whether there is no endpoint.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What it holds at the moment.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            endpoints: self.endpoints.len(),
+            accepted: self.accepted.len(),
+            half_open: self.half_open,
+            held: self.held,
+            ready: self.ready.len(),
+            control: self.control.len(),
+            events: self.events.len(),
+            timers: self.timers.len(),
+        }
+    }
+
+    /// Whether the peer of an endpoint is where it says: the program asked for it, or it answered. Anybody can send CONNECT in anybody's
+    /// name.
+    pub fn is_proven(&self, id: EndpointId) -> bool {
+        self.endpoints.get(id).is_some_and(|endpoint| match &endpoint.role {
+            Role::Initiator(_) => true,
+            Role::Acceptor(acceptor) => acceptor.half_open.is_none(),
+        })
     }
 
     // ---- what the owner asks for ----
@@ -285,6 +314,7 @@ impl Interface {
                 let over = past(initiator.closed) || past(initiator.silent_at(life, config));
                 if !over {
                     initiator.tx.on_timeout(now);
+                    initiator.tx.rest();
                 }
                 over.then_some(Cause::PeerTimeout)
             }
@@ -330,7 +360,20 @@ impl Interface {
         if endpoint.timer.is_none_or(|timer| at < timer) {
             endpoint.timer = Some(at);
             self.timers.push(Reverse((at, id)));
+            if self.timers.len() > 2 * self.endpoints.len() + FORGOTTEN_TIMERS {
+                self.forget_timers();
+            }
         }
+    }
+
+    /// Takes out what no endpoint waits for any more. A timer that an earlier one came before stays until then, and a busy endpoint has
+    /// an earlier one all the time.
+    fn forget_timers(&mut self) {
+        let mut timers = std::mem::take(&mut self.timers).into_vec();
+        timers.retain(|Reverse((at, id))| self.endpoints.get(*id).is_some_and(|it| it.timer == Some(*at)));
+        timers.sort_unstable();
+        timers.dedup();
+        self.timers = BinaryHeap::from(timers);
     }
 
     /// An endpoint is over, for a reason that its owner did not make.
@@ -351,6 +394,7 @@ impl Interface {
         let Some(endpoint) = self.endpoints.remove(id) else { return };
         if let Role::Acceptor(acceptor) = endpoint.role {
             self.half_open -= usize::from(acceptor.half_open.is_some());
+            self.held -= acceptor.rx.held_bytes();
             self.accepted.remove(&(endpoint.peer, endpoint.nonce));
         }
         self.events.push_back(Event::Gone(id));
