@@ -16,6 +16,8 @@ pub(super) struct Endpoint {
     pub(super) remote: Option<EndpointId>,
     /// In the list of those that have something to send.
     pub(super) ready: bool,
+    /// Something was said on its behalf that has not left yet.
+    pub(super) saying: bool,
     /// When its timer looks at it next.
     pub(super) timer: Option<Nanos>,
     pub(super) life: Life,

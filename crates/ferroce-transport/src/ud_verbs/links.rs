@@ -8,6 +8,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// Packets of an endpoint that wait for its address handle. More are dropped, as a network may: the protocol sends them again.
 const MAX_WAITING: usize = 16;
 
+/// Answers to strangers that wait for an address handle. More are dropped: whoever asked asks again.
+const MAX_ANSWERS: usize = 64;
+
 /// Addresses in the cache for the sake of strangers: of packets that were answered, whoever sent them. Who forges packets chooses their
 /// addresses; what is kept of them is bounded, here and in the cache.
 const STRANGERS: usize = 1024;
@@ -27,6 +30,8 @@ pub(super) struct Links {
     links: HashMap<EndpointId, EndpointLink>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
+    /// Answers that are no endpoint's.
+    answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
     strangers: Strangers,
 }
 
@@ -69,13 +74,15 @@ pub(super) enum Route {
     Ready(AhLease, Vec<u8>),
     /// It waits, or was dropped.
     Later,
+    /// It was dropped: there is no room for an address handle at the moment.
+    NoRoom(AhError),
     /// There is no way.
     None(AhError),
 }
 
 /// That something has run out may be over when the protocol sends again; what is wrong or unreachable stays so.
 fn no_way(error: AhError) -> Route {
-    if error.cause() == ResolveCause::NoResources { Route::Later } else { Route::None(error) }
+    if error.cause() == ResolveCause::NoResources { Route::NoRoom(error) } else { Route::None(error) }
 }
 
 impl Links {
@@ -87,6 +94,7 @@ impl Links {
             sgid_index,
             links: HashMap::new(),
             pending: Vec::new(),
+            answers: Vec::new(),
             strangers: Strangers::default(),
         }
     }
@@ -115,8 +123,12 @@ impl Links {
         let Some(id) = endpoint else {
             return match self.look_up(to, proven) {
                 Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
-                // Nobody is left to wait for it; whoever it answers will ask again.
-                Ok(AhLookup::Pending(_)) => Route::Later,
+                Ok(AhLookup::Pending(handle)) => {
+                    if self.answers.len() < MAX_ANSWERS {
+                        self.answers.push((to, handle, packet));
+                    }
+                    Route::Later
+                }
                 Err(error) => no_way(error),
             };
         };
@@ -150,11 +162,19 @@ impl Links {
         }
     }
 
-    /// Looks whether address handles have come that were waited for; hands out what waited with them.
+    /// Looks whether address handles have come that were waited for; hands out what waited with them: whose it is, where it goes, and
+    /// what it is or why there is no way.
     pub(super) fn settle(
         &mut self,
-        mut found: impl FnMut(EndpointId, PeerAddress, Result<(AhLease, Vec<Vec<u8>>), AhError>),
+        mut found: impl FnMut(Option<EndpointId>, PeerAddress, Result<(AhLease, Vec<Vec<u8>>), AhError>),
     ) {
+        self.answers.retain_mut(|(to, handle, packet)| match handle.try_take() {
+            None => true,
+            Some(outcome) => {
+                found(None, *to, outcome.map(|lease| (lease, vec![std::mem::take(packet)])));
+                false
+            }
+        });
         let links = &mut self.links;
         self.pending.retain(|id| {
             let Some(EndpointLink { to, link, .. }) = links.get_mut(id) else { return false };
@@ -164,14 +184,16 @@ impl Links {
                 Some(Ok(lease)) => {
                     let waiting = std::mem::take(waiting);
                     *link = Link::Ready(lease.clone());
-                    found(*id, *to, Ok((lease, waiting)));
+                    found(Some(*id), *to, Ok((lease, waiting)));
                     false
                 }
                 Some(Err(error)) => {
                     let to = *to;
                     links.remove(id);
-                    if let Route::None(error) = no_way(error) {
-                        found(*id, to, Err(error));
+                    match no_way(error) {
+                        Route::None(error) => found(Some(*id), to, Err(error)),
+                        Route::NoRoom(error) => found(None, to, Err(error)),
+                        Route::Ready(..) | Route::Later => {}
                     }
                     false
                 }
@@ -191,6 +213,6 @@ impl Links {
 
     /// Whether some are waited for.
     pub(super) fn waits(&self) -> bool {
-        !self.pending.is_empty()
+        !(self.pending.is_empty() && self.answers.is_empty())
     }
 }

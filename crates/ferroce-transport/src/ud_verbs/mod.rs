@@ -335,7 +335,9 @@ impl State {
             Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
             Err(error) => {
                 *no_way = Some(error);
-                protocol.unreachable(now, id);
+                if let Some(id) = id {
+                    protocol.unreachable(now, id);
+                }
             }
         });
     }
@@ -367,6 +369,7 @@ impl State {
             match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
+                Route::NoRoom(error) => self.no_way = Some(error),
                 Route::None(error) => {
                     self.no_way = Some(error);
                     if let Some(id) = transmit.endpoint {

@@ -124,7 +124,8 @@ impl Interface {
         remote: Option<EndpointId>,
         role: Role,
     ) -> Option<EndpointId> {
-        let endpoint = Endpoint { peer, nonce, remote, ready: false, timer: None, life: Life::new(now), role };
+        let endpoint =
+            Endpoint { peer, nonce, remote, ready: false, saying: false, timer: None, life: Life::new(now), role };
         let id = self.endpoints.insert((self.random)(), endpoint)?;
         self.update(now, id);
         Some(id)
@@ -238,9 +239,7 @@ impl Interface {
     pub fn shut_down(&mut self) {
         let ids: Vec<EndpointId> = self.endpoints.ids().collect();
         for id in ids {
-            if self.endpoints.get(id).is_some_and(|endpoint| endpoint.remote.is_some()) {
-                self.say(id, Kind::Reset, 0);
-            }
+            self.say(id, Kind::Reset, 0);
             self.remove(id);
         }
     }
@@ -250,6 +249,13 @@ impl Interface {
     /// The next packet to be sent, if there is one now.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
         if let Some(control) = self.control.pop_front() {
+            if let Some(id) = control.endpoint {
+                match self.endpoints.get_mut(id) {
+                    Some(endpoint) => endpoint.saying = false,
+                    // Only now its address handle can go.
+                    None => self.events.push_back(Event::Gone(id)),
+                }
+            }
             return Some(control);
         }
         while let Some(id) = self.ready.pop_front() {
@@ -397,7 +403,9 @@ impl Interface {
             self.held -= acceptor.rx.held_bytes();
             self.accepted.remove(&(endpoint.peer, endpoint.nonce));
         }
-        self.events.push_back(Event::Gone(id));
+        if !endpoint.saying {
+            self.events.push_back(Event::Gone(id));
+        }
     }
 }
 

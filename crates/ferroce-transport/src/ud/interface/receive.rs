@@ -184,13 +184,14 @@ impl Interface {
         }
     }
 
-    /// Sends the peer of an endpoint something that does not need the endpoint any more.
+    /// Sends the peer of an endpoint something that may be its last word: once it has left, [`Event::Gone`] may come.
     pub(super) fn say(&mut self, id: EndpointId, kind: Kind, ack: u32) {
-        let Some(endpoint) = self.endpoints.get(id) else { return };
-        let Some(remote) = endpoint.remote else { return };
+        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
+        let Some(remote) = endpoint.remote.filter(|_| !endpoint.saying) else { return };
+        endpoint.saying = true;
         let header = Header { kind, ack_request: false, psn: 0, dest: remote.to_wire(), src: id.to_wire(), ack };
         // Of these there is at most one for each endpoint, so no bound is needed.
-        self.control.push_back(Transmit { to: endpoint.peer, endpoint: None, packet: header.emit(&[]) });
+        self.control.push_back(Transmit { to: endpoint.peer, endpoint: Some(id), packet: header.emit(&[]) });
     }
 
     /// Tells whoever sent a packet that the endpoint which it is for does not exist.
