@@ -70,7 +70,7 @@ pub struct Failure {
 }
 
 /// Why an endpoint failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Cause {
     /// The peer did not answer in time.
     #[error("the peer did not answer CONNECT in time")]

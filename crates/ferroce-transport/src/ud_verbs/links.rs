@@ -3,7 +3,8 @@
 use crate::ud::{EndpointId, PeerAddress};
 use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 /// Packets of an endpoint that wait for its address handle. More are dropped, as a network may: the protocol sends them again.
 const MAX_WAITING: usize = 16;
@@ -45,26 +46,32 @@ struct EndpointLink {
 /// Addresses that only strangers gave, in the order in which they came.
 #[derive(Default)]
 struct Strangers {
-    known: HashSet<Gid>,
-    order: VecDeque<Gid>,
+    known: HashMap<Gid, u64>,
+    order: BTreeMap<u64, Gid>,
+    next: u64,
 }
 
 impl Strangers {
-    /// One more; the oldest if there are too many.
+    /// One more; returns the oldest if there are too many.
     fn add(&mut self, gid: Gid) -> Option<Gid> {
-        if self.known.insert(gid) {
-            self.order.push_back(gid);
+        if let Entry::Vacant(entry) = self.known.entry(gid) {
+            entry.insert(self.next);
+            self.order.insert(self.next, gid);
+            self.next += 1;
         }
-        if self.order.len() <= STRANGERS {
+        if self.known.len() <= STRANGERS {
             return None;
         }
-        let oldest = self.order.pop_front()?;
-        self.known.remove(&oldest).then_some(oldest)
+        let (_, oldest) = self.order.pop_first()?;
+        self.known.remove(&oldest);
+        Some(oldest)
     }
 
     /// It is none.
     fn forget(&mut self, gid: Gid) {
-        self.known.remove(&gid);
+        if let Some(number) = self.known.remove(&gid) {
+            self.order.remove(&number);
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod capacity;
 mod expiry;
+mod many;
 mod moves;
+mod storm;
 mod teardown;
 mod world;

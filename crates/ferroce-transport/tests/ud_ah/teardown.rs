@@ -1,5 +1,6 @@
-use crate::world::{MILLI, SECOND, TTLS, World, ttl};
-use ferroce_transport::ud::Cause;
+use crate::world::{MILLI, SECOND, Setup, TTLS, World, ttl};
+use ferroce_soft::memory::MemoryConfig;
+use ferroce_transport::ud::{Cause, Config};
 use ferroce_verbs::Ttl;
 use std::time::Duration;
 
@@ -39,10 +40,11 @@ fn t1_t2_t13_teardown_with_traffic_arriving() {
 #[test]
 fn t13_an_answer_for_no_endpoint_waits_for_its_address_handle() {
     for ttl_of in TTLS {
-        let mut world = World::slow(2, ttl(ttl_of), 40 * MILLI);
+        let setup = Setup { cache: ttl(ttl_of), delay: 40 * MILLI, protocol: Config::default(), depth: 64 };
+        let mut world = World::with(MemoryConfig::default(), 2, setup.clone());
         let endpoint = world.connect(0, 1);
         world.exchange(&endpoint, 1, 1);
-        world.restart(1, ttl(ttl_of), 40 * MILLI);
+        world.restart(1, &setup);
         let begin = world.network.now();
         endpoint.am(3, &2_u32.to_be_bytes()).unwrap();
         world.until("the failure", || endpoint.failure().is_some());

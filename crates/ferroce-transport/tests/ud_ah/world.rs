@@ -78,6 +78,17 @@ impl AhResolver for Slow {
     }
 }
 
+/// How each host is made.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) cache: AhCacheConfig,
+    /// What a resolution takes.
+    pub(crate) delay: Duration,
+    pub(crate) protocol: Config,
+    /// Of the queues.
+    pub(crate) depth: u32,
+}
+
 /// What came to an interface: from whom, and the number in it.
 type Log = Arc<Mutex<Vec<(InterfaceAddress, u32)>>>;
 
@@ -95,24 +106,19 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(hosts: usize, config: AhCacheConfig) -> Self {
-        Self::with(MemoryConfig::default(), hosts, config, Duration::ZERO, Config::default())
+    pub(crate) fn new(hosts: usize, cache: AhCacheConfig) -> Self {
+        Self::slow(hosts, cache, Duration::ZERO)
     }
 
     /// A world whose addresses take `delay` to be resolved.
-    pub(crate) fn slow(hosts: usize, config: AhCacheConfig, delay: Duration) -> Self {
-        Self::with(MemoryConfig::default(), hosts, config, delay, Config::default())
+    pub(crate) fn slow(hosts: usize, cache: AhCacheConfig, delay: Duration) -> Self {
+        let setup = Setup { cache, delay, protocol: Config::default(), depth: 64 };
+        Self::with(MemoryConfig::default(), hosts, setup)
     }
 
-    pub(crate) fn with(
-        memory: MemoryConfig,
-        hosts: usize,
-        config: AhCacheConfig,
-        delay: Duration,
-        protocol: Config,
-    ) -> Self {
+    pub(crate) fn with(memory: MemoryConfig, hosts: usize, setup: Setup) -> Self {
         let network = MemoryNetwork::new(memory);
-        let hosts = (0..hosts).map(|host| Host::new(&network, host, config, delay, protocol.clone())).collect();
+        let hosts = (0..hosts).map(|host| Host::new(&network, host, &setup)).collect();
         Self { network, hosts }
     }
 
@@ -125,13 +131,13 @@ impl World {
     }
 
     /// A host loses power, and its program begins anew under the same addresses.
-    pub(crate) fn restart(&mut self, host: usize, config: AhCacheConfig, delay: Duration) {
+    pub(crate) fn restart(&mut self, host: usize, setup: &Setup) {
         let Self { network, hosts } = self;
         network.isolate(ip(host));
         drop(hosts.remove(host));
         network.restore(ip(host));
         network.reboot(ip(host));
-        hosts.insert(host, Host::new(network, host, config, delay, Config::default()));
+        hosts.insert(host, Host::new(network, host, setup));
     }
 
     /// All that is due now; then time passes until something happens, at most for so long.
@@ -218,20 +224,16 @@ impl World {
 }
 
 impl Host {
-    pub(crate) fn new(
-        network: &MemoryNetwork,
-        host: usize,
-        config: AhCacheConfig,
-        delay: Duration,
-        protocol: Config,
-    ) -> Self {
+    fn new(network: &MemoryNetwork, host: usize, setup: &Setup) -> Self {
+        let Setup { cache: config, delay, ref protocol, depth } = *setup;
         let context = network.host(ip(host)).open().unwrap();
         let clock = VirtualTime(network.clone());
         let resolver = Slow { clock: clock.clone(), delay, failure: Arc::default(), waiting: Arc::default() };
         let options = AhCacheOptions::new(config).clock(clock.clone()).resolver(resolver.clone());
         let cache = context.ah_cache_with(options).unwrap();
         let mut random = Random::new(network.now().as_nanos() as u64 + host as u64);
-        let options = UdOptions { protocol, send_depth: 64, receive_depth: 64, ..UdOptions::default() };
+        let options =
+            UdOptions { protocol: protocol.clone(), send_depth: depth, receive_depth: depth, ..UdOptions::default() };
         let interface = UdVerbs::open_with(&context, options, clock, move || random.next_u64()).unwrap();
         let log = Log::default();
         let to = log.clone();

@@ -366,15 +366,16 @@ impl Interface {
         if endpoint.timer.is_none_or(|timer| at < timer) {
             endpoint.timer = Some(at);
             self.timers.push(Reverse((at, id)));
-            if self.timers.len() > 2 * self.endpoints.len() + FORGOTTEN_TIMERS {
-                self.forget_timers();
-            }
+            self.forget_timers();
         }
     }
 
-    /// Takes out what no endpoint waits for any more. A timer that an earlier one came before stays until then, and a busy endpoint has
+    /// Takes out what no endpoint waits for any more, once that is the larger part. A timer that an earlier one came before stays until then, and a busy endpoint has
     /// an earlier one all the time.
     fn forget_timers(&mut self) {
+        if self.timers.len() <= 2 * self.endpoints.len() + FORGOTTEN_TIMERS {
+            return;
+        }
         let mut timers = std::mem::take(&mut self.timers).into_vec();
         timers.retain(|Reverse((at, id))| self.endpoints.get(*id).is_some_and(|it| it.timer == Some(*at)));
         timers.sort_unstable();
@@ -406,6 +407,7 @@ impl Interface {
         if !endpoint.saying {
             self.events.push_back(Event::Gone(id));
         }
+        self.forget_timers();
     }
 }
 
