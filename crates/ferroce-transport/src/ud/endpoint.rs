@@ -78,18 +78,3 @@ impl Life {
         self.asked.map(|since| since + config.peer_timeout())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An idle endpoint costs its box, its entry in the table, a timer, and for an acceptor its entry among the sessions.
-    #[test]
-    fn an_idle_endpoint_is_small() {
-        let entry = size_of::<Option<(EndpointId, Box<Endpoint>)>>();
-        let session = size_of::<(PeerAddress, u64, EndpointId)>() * 2;
-        let timer = size_of::<(Nanos, EndpointId)>() * 2;
-        let all = size_of::<Endpoint>() + entry + session + timer;
-        assert!(all <= 512, "{all} bytes");
-    }
-}

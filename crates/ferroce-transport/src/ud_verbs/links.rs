@@ -16,10 +16,31 @@ const MAX_ANSWERS: usize = 64;
 /// addresses; what is kept of them is bounded, here and in the cache.
 const STRANGERS: usize = 1024;
 
-/// What an endpoint has of its address handle.
+/// What an endpoint has of its address handle. Small, as every endpoint has one.
 enum Link {
-    Ready(AhLease),
-    Pending { handle: AhPending, waiting: Vec<Vec<u8>> },
+    /// `proven`: the peer is where it says.
+    Ready {
+        lease: AhLease,
+        proven: bool,
+    },
+    Pending(Box<Pending>),
+}
+
+/// An endpoint's packets wait for its address handle.
+struct Pending {
+    to: PeerAddress,
+    handle: AhPending,
+    waiting: Vec<Vec<u8>>,
+    proven: bool,
+}
+
+impl Link {
+    fn proven(&mut self) -> &mut bool {
+        match self {
+            Self::Ready { proven, .. } => proven,
+            Self::Pending(pending) => &mut pending.proven,
+        }
+    }
 }
 
 /// The address handles of an interface's endpoints.
@@ -28,19 +49,12 @@ pub(super) struct Links {
     pd: Pd,
     port: u8,
     sgid_index: u32,
-    links: HashMap<EndpointId, EndpointLink>,
+    links: HashMap<EndpointId, Link>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
     /// Answers that are no endpoint's.
     answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
     strangers: Strangers,
-}
-
-struct EndpointLink {
-    to: PeerAddress,
-    /// The peer is where it says.
-    proven: bool,
-    link: Link,
 }
 
 /// Addresses that only strangers gave, in the order in which they came.
@@ -140,15 +154,14 @@ impl Links {
             };
         };
         if let Some(known) = self.links.get_mut(&id) {
-            if proven && !known.proven {
-                known.proven = true;
+            if proven && !std::mem::replace(known.proven(), true) {
                 self.strangers.forget(to.gid);
             }
-            return match &mut known.link {
-                Link::Ready(lease) => Route::Ready(lease.clone(), packet),
-                Link::Pending { waiting, .. } => {
-                    if waiting.len() < MAX_WAITING {
-                        waiting.push(packet);
+            return match known {
+                Link::Ready { lease, .. } => Route::Ready(lease.clone(), packet),
+                Link::Pending(pending) => {
+                    if pending.waiting.len() < MAX_WAITING {
+                        pending.waiting.push(packet);
                     }
                     Route::Later
                 }
@@ -156,12 +169,12 @@ impl Links {
         }
         match self.look_up(to, proven) {
             Ok(AhLookup::Ready(lease)) => {
-                self.links.insert(id, EndpointLink { to, proven, link: Link::Ready(lease.clone()) });
+                self.links.insert(id, Link::Ready { lease: lease.clone(), proven });
                 Route::Ready(lease, packet)
             }
             Ok(AhLookup::Pending(handle)) => {
-                let link = Link::Pending { handle, waiting: vec![packet] };
-                self.links.insert(id, EndpointLink { to, proven, link });
+                let pending = Pending { to, handle, waiting: vec![packet], proven };
+                self.links.insert(id, Link::Pending(Box::new(pending)));
                 self.pending.push(id);
                 Route::Later
             }
@@ -184,18 +197,18 @@ impl Links {
         });
         let links = &mut self.links;
         self.pending.retain(|id| {
-            let Some(EndpointLink { to, link, .. }) = links.get_mut(id) else { return false };
-            let Link::Pending { handle, waiting } = link else { return false };
+            let Some(link) = links.get_mut(id) else { return false };
+            let Link::Pending(pending) = link else { return false };
+            let Pending { to, ref handle, proven, .. } = **pending;
             match handle.try_take() {
                 None => true,
                 Some(Ok(lease)) => {
-                    let waiting = std::mem::take(waiting);
-                    *link = Link::Ready(lease.clone());
-                    found(Some(*id), *to, Ok((lease, waiting)));
+                    let waiting = std::mem::take(&mut pending.waiting);
+                    *link = Link::Ready { lease: lease.clone(), proven };
+                    found(Some(*id), to, Ok((lease, waiting)));
                     false
                 }
                 Some(Err(error)) => {
-                    let to = *to;
                     links.remove(id);
                     match no_way(error) {
                         Route::None(error) => found(Some(*id), to, Err(error)),
