@@ -1,17 +1,12 @@
 //! The address-handle cache learns of changes from the kernel: a neighbour's MAC, this machine's addresses.
-#![allow(unsafe_code, reason = "a packet socket")]
-
-mod hosts;
-mod nic;
-
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
+use ferroce_testing::nic::{self, Inbox};
+use ferroce_testing::wire::{HERE, Host, Mac, THERE, text, wait_for, wire};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
     Access, AhAttr, AhCache, AhCacheConfig, AhCacheOptions, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpInitAttr, QpState,
     QpType, RecvWr, SendOp, SendWr, UdDest, WcStatus, WorkCompletion,
 };
-use hosts::{HERE, Host, Mac, THERE, text, wait_for, wire};
-use nic::Inbox;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;

@@ -6,15 +6,18 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-pub(crate) const THERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+/// The first host's address.
+pub const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// The second host's address.
+pub const THERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-pub(crate) type Mac = [u8; 6];
+/// A station's address.
+pub type Mac = [u8; 6];
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A thread in a network namespace of its own, which does what it is told.
-pub(crate) struct Host {
+pub struct Host {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -23,14 +26,18 @@ impl Host {
     fn new() -> Self {
         let (jobs, todo) = channel::<Job>();
         let thread = std::thread::spawn(move || {
-            ferroce_testing::isolate();
+            crate::isolate();
             todo.iter().for_each(|job| job());
         });
         Self { jobs: Some(jobs), thread: Some(thread) }
     }
 
     /// Does something there, and waits for it.
-    pub(crate) fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+    ///
+    /// # Panics
+    ///
+    /// If what it does panics.
+    pub fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         let (result, done) = channel();
         let job: Job = Box::new(move || {
             let _ = result.send(f());
@@ -39,7 +46,12 @@ impl Host {
         done.recv().expect("the other host has panicked")
     }
 
-    pub(crate) fn ip(&self, args: &str) {
+    /// Runs `ip`, of iproute2, there.
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    pub fn ip(&self, args: &str) {
         let args = args.to_owned();
         self.run(move || {
             let status = Command::new("ip").args(args.split(' ')).status().expect("ip of iproute2");
@@ -61,7 +73,7 @@ impl Drop for Host {
 }
 
 /// The hosts: what is called `here` on the first is connected with what is called `there` on the second.
-pub(crate) fn wire() -> (Host, Host) {
+pub fn wire() -> (Host, Host) {
     let (a, b) = (Host::new(), Host::new());
     let other = b.run(|| rustix::thread::gettid().as_raw_nonzero());
     a.ip("link add here type veth peer name there");
@@ -86,7 +98,11 @@ fn neighbour_answers() -> bool {
 }
 
 /// Waits until something is so.
-pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+///
+/// # Panics
+///
+/// If that takes 20 seconds.
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
@@ -94,6 +110,7 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn text(mac: Mac) -> String {
+/// As `ip` takes it.
+pub fn text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

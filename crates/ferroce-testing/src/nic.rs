@@ -1,6 +1,6 @@
 //! Sends as a NIC does: the address handle's MAC goes into the frame, and no kernel looks for a better one.
 
-use crate::hosts::{HERE, Mac, THERE};
+use crate::wire::{HERE, Mac, THERE};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -8,8 +8,13 @@ const PORT: u16 = 4000;
 /// `ETH_P_IP`.
 const ETHERTYPE: u16 = 0x0800;
 
-/// Sends a datagram for the UDP port that [`receive`] opens, by the network device `ifindex`, to the station `to`.
-pub(crate) fn send(ifindex: u32, to: Mac, payload: &[u8]) {
+/// Sends a datagram from the first host of [`crate::wire::wire`] for the second one's [`Inbox`], by the network device `ifindex`, to the
+/// station `to`.
+///
+/// # Panics
+///
+/// If that is not allowed.
+pub fn send(ifindex: u32, to: Mac, payload: &[u8]) {
     let frame = frame(to, payload);
     // SAFETY: the calls take numbers, and pointers to what lives here for as long as they run, with their sizes.
     unsafe {
@@ -51,16 +56,22 @@ fn frame(to: Mac, payload: &[u8]) -> Vec<u8> {
 }
 
 /// What has arrived there; opened before anything is sent.
-pub(crate) struct Inbox(std::net::UdpSocket);
+pub struct Inbox(std::net::UdpSocket);
 
 impl Inbox {
-    pub(crate) fn open() -> Self {
+    /// On the second host.
+    ///
+    /// # Panics
+    ///
+    /// If it is not run there.
+    pub fn open() -> Self {
         let socket = std::net::UdpSocket::bind((THERE, PORT)).unwrap();
         socket.set_nonblocking(true).unwrap();
         Self(socket)
     }
 
-    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
+    /// What has arrived since the last time.
+    pub fn take(&self) -> Vec<Vec<u8>> {
         let mut buffer = [0; 100];
         std::iter::from_fn(|| self.0.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
     }
