@@ -335,8 +335,8 @@ fn eviction() {
     world.clone().finish(vec![world.user(&[1, 1]), world.user(&[2]), world.user(&[1])]);
 }
 
-/// Whoever gets when all that there is has been put, gets.
-fn eviction_finds_what_was_put() {
+/// T7: puts meet gets, evictions and expiry of the entry that they put. Whoever gets when all that there is has been put, gets.
+fn t7_eviction_finds_what_was_put() {
     let world = World::new(AhCacheConfig { capacity: Some(1), ..infinite() });
     let held = world.get(1).unwrap();
     let putter = world.thread(move |world| world.use_and_put(held));
@@ -420,7 +420,7 @@ checked! {
     expiry_while_it_is_held: 2;
     largest_age: 1;
     eviction: 1;
-    eviction_finds_what_was_put: 2;
+    t7_eviction_finds_what_was_put: 2;
     close: 1;
     failure: 1;
     nobody_waits_any_more: 1;
