@@ -1,6 +1,7 @@
 //! Interfaces on a network that loses, repeats, delays and damages packets: what is sent arrives once and in order, or its endpoint
 //! fails once; and at the end nothing is left.
 
+mod reports;
 mod world;
 
 use ferroce_transport::ud::{Cause, Config, EndpointId, MAX_WINDOW, PeerAddress, SendError};
@@ -54,7 +55,7 @@ fn everything_arrives_once_and_in_order() {
 /// Several endpoints at both ends connect to the other one at once: each has its session, and ending one does not end another
 /// (UCX reports 6040, 2453, 892, 544, 953, 1005).
 #[test]
-fn simultaneous_connects_agree() {
+fn r6040_r2453_r892_r544_r953_r1005_simultaneous_connects_agree() {
     for seed in seeds(300) {
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
         let mut world = World::new(seed, 2, &Config::default(), faults);
@@ -109,9 +110,9 @@ fn a_closed_endpoint_delivers_what_was_sent() {
     }
 }
 
-/// A peer that started again under the same address does not know the session: the endpoint fails, and a new one works.
+/// UCX report 11092. A peer that started again under the same address does not know the session: the endpoint fails, and a new one works.
 #[test]
-fn a_restart_is_a_new_session() {
+fn r11092_a_restart_is_a_new_session() {
     for seed in seeds(200) {
         let config = Config::default();
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
