@@ -33,14 +33,18 @@ impl Clock for VirtualTime {
     }
 }
 
+type Failure = fn() -> Error;
+/// When it is told, to whom, and what.
+type Outcome = (u64, Resolution, Result<Ah>);
+
 /// Takes a while of virtual time for each address, without blocking anybody.
 #[derive(Clone)]
 pub(crate) struct Slow {
     clock: VirtualTime,
     delay: Duration,
-    /// What every resolution fails with, if it does.
-    pub(crate) failure: Arc<Mutex<Option<fn() -> Error>>>,
-    waiting: Arc<Mutex<Vec<(u64, Resolution, Result<Ah>)>>>,
+    /// Makes what every resolution fails with, if it does.
+    pub(crate) failure: Arc<Mutex<Option<Failure>>>,
+    waiting: Arc<Mutex<Vec<Outcome>>>,
 }
 
 impl Slow {
