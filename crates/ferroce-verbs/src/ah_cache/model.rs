@@ -361,6 +361,24 @@ fn close() {
     assert_eq!(world.live(), 0, "closed, and nobody holds");
 }
 
+/// T3: what a thread parks while the cache is closed does not stay with it, and what others hold does, until they put it.
+fn t3_put_while_it_is_closed() {
+    let world = World::new(infinite());
+    let (lease, held) = (world.get(1).unwrap(), world.get(2).unwrap());
+    let closer = world.thread(|world| {
+        let report = world.cache.close();
+        // Who is in the middle of a put counts as a holder.
+        assert!(report.entries == 2 && (1..=2).contains(&report.held), "{report:?}");
+    });
+    let more = lease.clone();
+    drop(lease);
+    drop(more);
+    closer.join().unwrap();
+    assert_eq!(world.live(), 1, "a thread has it at hand, or a holder lost his");
+    world.use_and_put(held);
+    assert_eq!(world.live(), 0, "closed, and nobody holds");
+}
+
 fn failure() {
     let world = World::new(AhCacheConfig { capacity: Some(2), ..infinite() });
     world.device.0.lock().unwrap().failures = 1;
@@ -422,6 +440,7 @@ checked! {
     eviction: 1;
     t7_eviction_finds_what_was_put: 2;
     close: 1;
+    t3_put_while_it_is_closed: 3;
     failure: 1;
     nobody_waits_any_more: 1;
     bypass: 2;
