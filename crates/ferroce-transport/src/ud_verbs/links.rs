@@ -5,6 +5,10 @@ use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 /// Packets of an endpoint that wait for its address handle. More are dropped, as a network may: the protocol sends them again.
 const MAX_WAITING: usize = 16;
@@ -43,6 +47,15 @@ impl Link {
     }
 }
 
+/// Whether one of the address handles that are waited for may have come: with many that wait, nobody looks at all of them all the time.
+struct Landed(AtomicBool);
+
+impl Wake for Landed {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// The address handles of an interface's endpoints.
 pub(super) struct Links {
     cache: AhCache,
@@ -52,8 +65,13 @@ pub(super) struct Links {
     links: HashMap<EndpointId, Link>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
+    /// How many of those are gone.
+    left: usize,
     /// Answers that are no endpoint's.
     answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
+    landed: Arc<Landed>,
+    /// Of `landed`. One for all, as a resolution remembers each.
+    waker: Waker,
     strangers: Strangers,
 }
 
@@ -108,13 +126,17 @@ fn no_way(error: AhError) -> Route {
 
 impl Links {
     pub(super) fn new(cache: AhCache, pd: Pd, port: u8, sgid_index: u32) -> Self {
+        let landed = Arc::new(Landed(AtomicBool::new(false)));
         Self {
+            waker: landed.clone().into(),
+            landed,
             cache,
             pd,
             port,
             sgid_index,
             links: HashMap::new(),
             pending: Vec::new(),
+            left: 0,
             answers: Vec::new(),
             strangers: Strangers::default(),
         }
@@ -133,6 +155,13 @@ impl Links {
         self.cache.try_get(&self.pd, &self.attr(to.gid))
     }
 
+    /// Whoever waits for it is looked at once it has come.
+    fn watch(&self, handle: &mut AhPending) {
+        if Pin::new(handle).poll(&mut Context::from_waker(&self.waker)).is_ready() {
+            self.landed.0.store(true, Ordering::Release);
+        }
+    }
+
     /// The way for a packet of an endpoint, or for one that is no endpoint's. It is `proven` if the peer is where it says.
     pub(super) fn route(
         &mut self,
@@ -144,7 +173,8 @@ impl Links {
         let Some(id) = endpoint else {
             return match self.look_up(to, proven) {
                 Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
-                Ok(AhLookup::Pending(handle)) => {
+                Ok(AhLookup::Pending(mut handle)) => {
+                    self.watch(&mut handle);
                     if self.answers.len() < MAX_ANSWERS {
                         self.answers.push((to, handle, packet));
                     }
@@ -172,7 +202,8 @@ impl Links {
                 self.links.insert(id, Link::Ready { lease: lease.clone(), proven });
                 Route::Ready(lease, packet)
             }
-            Ok(AhLookup::Pending(handle)) => {
+            Ok(AhLookup::Pending(mut handle)) => {
+                self.watch(&mut handle);
                 let pending = Pending { to, handle, waiting: vec![packet], proven };
                 self.links.insert(id, Link::Pending(Box::new(pending)));
                 self.pending.push(id);
@@ -188,6 +219,9 @@ impl Links {
         &mut self,
         mut found: impl FnMut(Option<EndpointId>, PeerAddress, Result<(AhLease, Vec<Vec<u8>>), AhError>),
     ) {
+        if !self.landed.0.swap(false, Ordering::AcqRel) {
+            return;
+        }
         self.answers.retain_mut(|(to, handle, packet)| match handle.try_take() {
             None => true,
             Some(outcome) => {
@@ -195,6 +229,7 @@ impl Links {
                 false
             }
         });
+        self.left = 0;
         let links = &mut self.links;
         self.pending.retain(|id| {
             let Some(link) = links.get_mut(id) else { return false };
@@ -223,7 +258,12 @@ impl Links {
 
     /// An endpoint is gone: its address handle can go.
     pub(super) fn release(&mut self, id: EndpointId) {
-        self.links.remove(&id);
+        if let Some(Link::Pending(_)) = self.links.remove(&id) {
+            self.left += 1;
+            if 2 * self.left > self.pending.len() {
+                self.landed.0.store(true, Ordering::Release);
+            }
+        }
     }
 
     /// Address handles that are leased.

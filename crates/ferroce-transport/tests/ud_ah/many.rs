@@ -41,3 +41,30 @@ fn a_hundred_thousand_endpoints_over_one_queue_pair() {
     assert!(took < SECOND, "{took:?}");
     world.ends();
 }
+
+/// T17 with many: thousands of endpoints wait for one address, some give up meanwhile, and another one goes on as if they were not there.
+#[test]
+fn t17_thousands_wait_for_one_address() {
+    const COUNT: usize = 4000;
+    let setup = Setup { cache: ttl(Ttl::Infinite), delay: 3 * SECOND, protocol: Config::default(), depth: 1024 };
+    let world = World::with(MemoryConfig::default(), 3, setup);
+    let other = world.connect(0, 2);
+    world.exchange(&other, 2, 0);
+    let mut slow: Vec<UdEndpoint> = (0..COUNT).map(|_| world.connect(0, 1)).collect();
+    for number in 1..500 {
+        world.exchange(&other, 2, number);
+        // Half of them.
+        for _ in 0..4 {
+            drop(slow.pop());
+        }
+    }
+    assert_eq!(world.hosts[0].interface.counters().endpoints, slow.len() + 1);
+    for (number, endpoint) in slow.iter().enumerate() {
+        endpoint.am(3, &(number as u32).to_be_bytes()).unwrap();
+    }
+    world.until("all messages", || world.hosts[1].log.lock().unwrap().len() == slow.len());
+    let counters = world.hosts[0].cache.counters();
+    assert_eq!((counters.misses, counters.shared_waits), (2, COUNT as u64 - 1), "{counters:?}");
+    drop((other, slow));
+    world.ends();
+}
