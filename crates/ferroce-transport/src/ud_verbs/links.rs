@@ -167,11 +167,11 @@ impl Links {
         &mut self,
         endpoint: Option<EndpointId>,
         to: PeerAddress,
-        proven: bool,
+        proven: impl Fn() -> bool,
         packet: Vec<u8>,
     ) -> Route {
         let Some(id) = endpoint else {
-            return match self.look_up(to, proven) {
+            return match self.look_up(to, proven()) {
                 Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
                 Ok(AhLookup::Pending(mut handle)) => {
                     self.watch(&mut handle);
@@ -184,7 +184,8 @@ impl Links {
             };
         };
         if let Some(known) = self.links.get_mut(&id) {
-            if proven && !std::mem::replace(known.proven(), true) {
+            if !*known.proven() && proven() {
+                *known.proven() = true;
                 self.strangers.forget(to.gid);
             }
             return match known {
@@ -197,6 +198,7 @@ impl Links {
                 }
             };
         }
+        let proven = proven();
         match self.look_up(to, proven) {
             Ok(AhLookup::Ready(lease)) => {
                 self.links.insert(id, Link::Ready { lease: lease.clone(), proven });

@@ -365,7 +365,7 @@ impl State {
         }
         loop {
             let transmit = self.protocol.poll_transmit(now)?;
-            let proven = transmit.endpoint.is_some_and(|id| self.protocol.is_proven(id));
+            let proven = || transmit.endpoint.is_some_and(|id| self.protocol.is_proven(id));
             match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
