@@ -2,6 +2,8 @@
 
 use ferroce_cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
 use ferroce_soft::memory::{MemoryConfig, MemoryNetwork, Random};
+use ferroce_transport::ud;
+use ferroce_transport::ud_verbs::{UdOptions, UdVerbs};
 use ferroce_verbs::WorkCompletion;
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
@@ -326,5 +328,77 @@ fn a_flood_of_forged_requests_does_not_fill_memory_nor_touch_what_is_established
         let id = accept(&victim);
         established(&client);
         drop((late, id));
+    }
+}
+
+/// Datagrams for the UD transport from ten thousand addresses, some of which begin sessions: neither the interface nor the
+/// cache of address handles remembers more than it may, and when it is over, an honest peer is served.
+#[test]
+fn a_flood_of_forged_datagrams_does_not_fill_memory_nor_the_address_handle_cache() {
+    let _alone = alone();
+    let rounds: u32 = if cfg!(debug_assertions) { 60_000 } else { 200_000 };
+    let network = MemoryNetwork::new(MemoryConfig::default());
+    let [ip, peer] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+    let (ca, cb) = (network.host(ip).open().unwrap(), network.host(peer).open().unwrap());
+    let cache = ca.ah_cache().unwrap();
+    let open = |context| {
+        let clock = VirtualTime(network.clone());
+        let protocol = ud::Config { max_half_open: 64, ..ud::Config::default() };
+        let mut random = Random::new(7);
+        let options = UdOptions { protocol, ..UdOptions::default() };
+        UdVerbs::open_with(context, options, clock, move || random.next_u64()).unwrap()
+    };
+    let (victim, honest) = (open(&ca), open(&cb));
+    let qpn = u32::from_be_bytes(victim.address().to_bytes()[16..].try_into().unwrap());
+    let mut random = Random::new(1);
+    let mut before = 0;
+    for round in 0..rounds {
+        if round == rounds / 2 {
+            before = LIVE.load(Ordering::Relaxed);
+        }
+        let [.., high, low] = (random.below(10_000) as u32).to_be_bytes();
+        let from = IpAddr::from([11, 0, high, low]);
+        // A session begins, or data comes for one that does not exist.
+        let kind = if random.below(2) == 0 { 3 } else { 0 };
+        let mut datagram = vec![1, kind, 0, 0, 0, 0, 0, 0];
+        datagram.extend(if kind == 3 { 0 } else { random.next_u64() }.to_be_bytes());
+        datagram.extend((random.next_u64() | 1).to_be_bytes());
+        datagram.extend([0; 4]);
+        datagram.extend(random.next_u64().to_be_bytes());
+        let bth = Bth { opcode: Opcode::UdSendOnly, dest_qpn: qpn, ..Bth::default() };
+        let ext = Ext::Deth(Deth { qkey: 0x1ee7_a330, src_qpn: 1 + round });
+        let mut packet = vec![0; MAX_HEADERS_LEN];
+        let len = Headers { bth, ext }.emit(&mut packet);
+        packet.truncate(len);
+        packet.extend(&datagram);
+        network.inject(from, ip, &packet);
+        network.advance(Duration::from_millis(1));
+        victim.progress().unwrap();
+    }
+    let grown = LIVE.load(Ordering::Relaxed) - before;
+    assert!(grown < 64 << 10, "{grown} bytes more after {rounds} datagrams");
+    let protocol = victim.counters().protocol;
+    assert!(protocol.no_endpoint > u64::from(rounds) / 3 && protocol.refused > u64::from(rounds) / 100, "{protocol:?}");
+    let counters = cache.counters();
+    assert!(counters.misses > u64::from(rounds) / 3 && counters.entries < 1200, "{counters:?}");
+    let endpoint = honest.connect(victim.address()).unwrap();
+    endpoint.am(0, b"hello").unwrap();
+    for _ in 0..100_000 {
+        network.advance(Duration::from_millis(1));
+        victim.progress().unwrap();
+        honest.progress().unwrap();
+        if endpoint.flush().unwrap() {
+            return;
+        }
+    }
+    panic!("an honest peer is not served");
+}
+
+/// The network's time, for the transport.
+struct VirtualTime(MemoryNetwork);
+
+impl ferroce_verbs::ah_cache::Clock for VirtualTime {
+    fn now(&self) -> u64 {
+        self.0.now().as_nanos() as u64
     }
 }

@@ -45,11 +45,12 @@ fn nothing_is_lost_for_want_of_room_in_the_socket() {
             64
         };
         if turn != 0 && sent < PACKETS {
-            for seed in sent..PACKETS.min(sent + turn) {
+            let end = PACKETS.min(sent + turn);
+            for seed in sent..end {
                 batch.reserve(&dst, 1024).copy_from_slice(&pattern(seed, 1024));
                 batch.commit();
-                sent += 1;
             }
+            sent = end;
             assert_eq!(batch.flush().lost(), 0);
         }
         let mut take = |received: Received<'_>| {

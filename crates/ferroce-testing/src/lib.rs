@@ -1,7 +1,9 @@
 //! What the tests of several crates need, and nothing else does.
 
 pub mod model;
+pub mod nic;
 pub mod tshark;
+pub mod wire;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::os::fd::BorrowedFd;

@@ -69,7 +69,12 @@ fn numbers(log: &Log, from: InterfaceAddress) -> Vec<u32> {
 }
 
 fn both_ways(config: SoftConfig, count: u32) {
+    both_ways_at(config, count, "127.0.0.1");
+}
+
+fn both_ways_at(config: SoftConfig, count: u32, address: &str) {
     let (ca, cb) = (context(config.clone()), context(config));
+    let options = || UdOptions { address: Some(address.parse().unwrap()), ..UdOptions::default() };
     let ((a, at_a), (b, at_b)) = (interface(&ca, options()), interface(&cb, options()));
     let (to_b, to_a) = (a.connect(b.address()).unwrap(), b.connect(a.address()).unwrap());
     for number in 0..count {
@@ -108,6 +113,43 @@ fn both_ways_over_a_bad_link() {
         let fault = FaultConfig { seed: 3, loss: 0.05, duplicate: 0.02, reorder: 0.05, corrupt: 0.02 };
         both_ways(SoftConfig { link, fault: Some(fault), ..SoftConfig::default() }, 1000);
     }
+}
+
+/// UCX report 10209: which IP version a datagram has is read from its GRH.
+#[test]
+fn r10209_both_ways_over_ipv6() {
+    for link in [LinkMode::Udp, LinkMode::Shm] {
+        both_ways_at(SoftConfig { link, ..SoftConfig::default() }, 500, "::1");
+    }
+}
+
+/// UCX report 6520: who has let go of an endpoint hears nothing of it any more, whatever becomes of it.
+#[test]
+fn r6520_nothing_is_said_of_an_endpoint_that_was_closed() {
+    let (ca, cb) = (context(SoftConfig::default()), context(SoftConfig::default()));
+    let quick = Duration::from_millis(100);
+    let protocol = Config { connect_timeout: quick, peer_timeout: quick, linger: quick, ..Config::default() };
+    let (a, _) = interface(&ca, UdOptions { protocol, ..options() });
+    let (b, _) = interface(&cb, options());
+    let told = Arc::new(AtomicU64::new(0));
+    let tell = || {
+        let told = told.clone();
+        move |_| {
+            told.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let connected = a.connect_or(b.address(), tell()).unwrap();
+    send(&connected, &[&a, &b], 1);
+    until(&[&a, &b], || connected.flush().unwrap());
+    let connecting = a.connect_or(b.address(), tell()).unwrap();
+    let kept = a.connect_or(b.address(), tell()).unwrap();
+    connecting.am(5, &message(2)).unwrap();
+    connected.am(5, &message(3)).unwrap();
+    drop((connecting, connected));
+    // Their packets are on their way, and nobody answers.
+    drop((b, cb));
+    until(&[&a], || kept.failure().is_some() && a.counters().endpoints == 1);
+    assert_eq!(told.load(Ordering::SeqCst), 1, "only the one that is kept is told");
 }
 
 /// T1, T2 (UCX 11845): endpoints are closed and made anew while their peers still send to them, at every time to live. Each message
@@ -209,9 +251,10 @@ fn t16_t17_resolution_is_waited_for_by_those_who_need_it() {
     assert!(matches!(lost.am(5, &[0; 4]), Err(SendError::Failed(_))));
 }
 
-/// A peer that is not there, and one that goes away: the endpoint fails in time, once, with evidence.
+/// A peer that is not there, and one that goes away: the endpoint fails in time, once, with evidence. UCX reports 8151, 8075: who closes an
+/// interface says so; 5159, 6679, 6522, 7785, 5543: a failure that nobody asked to be told of ends nothing else.
 #[test]
-fn a_peer_that_is_gone() {
+fn r8151_r5159_a_peer_that_is_gone() {
     let (ca, cb) = (context(SoftConfig::default()), context(SoftConfig::default()));
     let quick = Config {
         connect_timeout: Duration::from_millis(300),
@@ -246,9 +289,9 @@ fn a_peer_that_is_gone() {
     until(&[&a], || a.counters().endpoints == 0);
 }
 
-/// Handlers send, connect and close; several threads send and make progress.
+/// Handlers send, connect and close; several threads send and make progress. UCX reports 6356, 6366, 6401, 8084.
 #[test]
-fn handlers_and_threads_do_as_they_like() {
+fn r6356_r8084_handlers_and_threads_do_as_they_like() {
     const THREADS: u32 = 4;
     const EACH: u32 = 500;
     let (ca, cb) = (context(SoftConfig::default()), context(SoftConfig::default()));

@@ -10,10 +10,13 @@ mod engine;
 mod inject;
 mod input;
 mod mads;
+mod session;
+mod transport;
 mod wire;
 
 pub use connections::connections;
 pub use engine::engine;
+pub use transport::ud;
 pub use wire::{cm, grh, packet};
 
 use crate::failure::Failure;
@@ -22,5 +25,5 @@ use crate::failure::Failure;
 pub type Target = fn(&[u8]) -> Result<(), Failure>;
 
 /// All targets, by the name that they have in `/fuzz`.
-pub const TARGETS: [(&str, Target); 5] =
-    [("packet", packet), ("grh", grh), ("cm", cm), ("engine", engine), ("connections", connections)];
+pub const TARGETS: [(&str, Target); 6] =
+    [("packet", packet), ("grh", grh), ("cm", cm), ("engine", engine), ("connections", connections), ("ud", ud)];

@@ -58,10 +58,16 @@ pub struct Config {
     pub keepalive: Option<Duration>,
     /// Most sessions that peers began and that wait for their first packet. A forged CONNECT costs no more than this.
     pub max_half_open: usize,
+    /// Most sessions that peers began, altogether. What peers can make this end remember is no more than this.
+    pub max_accepted: usize,
+    /// Most bytes of packets that came before others which they must wait for, of all sessions. More are dropped, and sent again: so a
+    /// peer that leaves gaps on purpose costs no more than this.
+    pub max_held: usize,
 }
 
 impl Default for Config {
-    /// MTU 4096; half a minute to connect, to be heard of, and to linger; no keepalive; 4096 half-open sessions.
+    /// MTU 4096; half a minute to connect, to be heard of, and to linger; no keepalive; 4096 half-open sessions
+    /// of about a million; 64 MiB held.
     fn default() -> Self {
         Self {
             mtu: 4096,
@@ -70,6 +76,8 @@ impl Default for Config {
             linger: Duration::from_secs(30),
             keepalive: None,
             max_half_open: 4096,
+            max_accepted: 1 << 20,
+            max_held: 64 << 20,
         }
     }
 }

@@ -27,7 +27,7 @@ mod tx;
 mod wire;
 
 pub use config::{Config, MAX_WINDOW};
-pub use interface::{Counters, Delivery, Interface, SendError, Transmit};
+pub use interface::{Counters, Delivery, Interface, SendError, Transmit, Usage};
 pub use table::{EndpointId, MAX_ENDPOINTS};
 pub use wire::HEADER_LEN;
 
@@ -70,7 +70,7 @@ pub struct Failure {
 }
 
 /// Why an endpoint failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Cause {
     /// The peer did not answer in time.
     #[error("the peer did not answer CONNECT in time")]

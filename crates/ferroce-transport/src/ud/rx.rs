@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 /// Packets that may go by without an acknowledgement.
 const ACK_EVERY: u32 = 16;
+/// A packet that has come, or a gap.
+type Slot = Option<(Kind, Vec<u8>)>;
 
 /// The receiving side of a session.
 #[derive(Debug, Default)]
@@ -14,7 +16,9 @@ pub(super) struct RxWindow {
     /// The PSN that comes next.
     expected: u32,
     /// What came of those after it. The first is `expected + 1`.
-    held: VecDeque<Option<(Kind, Vec<u8>)>>,
+    held: VecDeque<Slot>,
+    /// Bytes that those take.
+    held_bytes: usize,
     /// Packets since the last acknowledgement.
     unacked: u32,
     /// When one is due.
@@ -26,7 +30,7 @@ pub(super) struct RxWindow {
 pub(super) enum Taken {
     /// It came before.
     Duplicate,
-    /// It is beyond what may be sent.
+    /// It is beyond what may be sent, or there is no room to keep it until those before it come.
     Beyond,
     /// It waits for others, or was handed on with those that waited for it.
     Yes,
@@ -37,11 +41,17 @@ impl RxWindow {
         self.expected
     }
 
-    /// Takes in a packet of the sequence; hands on what is complete, in order.
+    /// Bytes of what waits for others.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Takes in a packet of the sequence; hands on what is complete, in order. What must wait for others may take `room` more bytes.
     pub(super) fn receive(
         &mut self,
         now: Nanos,
         (psn, kind, ack_request): (u32, Kind, bool),
+        room: usize,
         body: &[u8],
         mut deliver: impl FnMut(Kind, &[u8]),
     ) -> Taken {
@@ -59,21 +69,33 @@ impl RxWindow {
         self.ack_at = Some(self.ack_at.map_or(due, |at| at.min(due)));
         if ahead != 0 {
             let at = ahead as usize - 1;
-            if self.held.len() <= at {
-                self.held.resize_with(at + 1, || None);
-            }
-            if self.held[at].is_some() {
+            if self.held.get(at).is_some_and(Option::is_some) {
                 return Taken::Duplicate;
             }
+            let slots = (at + 1).saturating_sub(self.held.len());
+            let more = slots * size_of::<Slot>() + body.len();
+            if more > room {
+                return Taken::Beyond;
+            }
+            if slots != 0 {
+                self.held.resize_with(at + 1, || None);
+            }
             self.held[at] = Some((kind, body.to_vec()));
+            self.held_bytes += more;
             return Taken::Yes;
         }
         deliver(kind, body);
         self.expected = self.expected.wrapping_add(1);
         while let Some(next) = self.held.pop_front() {
+            self.held_bytes -= size_of::<Slot>();
             let Some((kind, body)) = next else { break };
+            self.held_bytes -= body.len();
             deliver(kind, &body);
             self.expected = self.expected.wrapping_add(1);
+        }
+        if self.held.is_empty() {
+            // A session that is idle needs no room.
+            self.held = VecDeque::new();
         }
         Taken::Yes
     }
@@ -111,9 +133,11 @@ impl RxWindow {
 mod tests {
     use super::*;
 
+    const ROOM: usize = 1 << 20;
+
     fn take(rx: &mut RxWindow, psn: u32) -> (Taken, Vec<u8>) {
         let mut got = vec![];
-        let taken = rx.receive(0, (psn, Kind::Data { am: 1 }, false), &[psn as u8], |_, body| got.push(body[0]));
+        let taken = rx.receive(0, (psn, Kind::Data { am: 1 }, false), ROOM, &[psn as u8], |_, body| got.push(body[0]));
         (taken, got)
     }
 
@@ -133,6 +157,27 @@ mod tests {
         assert_eq!(take(&mut rx, 5 + MAX_WINDOW), (Taken::Beyond, vec![]));
         assert_eq!(take(&mut rx, 5 + MAX_WINDOW - 1), (Taken::Yes, vec![]));
         assert_eq!(rx.sack().len(), MAX_SACK);
+    }
+
+    #[test]
+    fn what_is_held_is_counted_and_bounded() {
+        let mut rx = RxWindow::default();
+        let mut hold = |psn: u32, len: usize, room: usize| {
+            let taken = rx.receive(0, (psn, Kind::Data { am: 1 }, false), room, &vec![0; len], |_, _| {});
+            (taken, rx.held_bytes())
+        };
+        let slot = size_of::<Slot>();
+        assert_eq!(hold(2, 100, 100 + 2 * slot - 1), (Taken::Beyond, 0));
+        assert_eq!(hold(2, 100, 100 + 2 * slot), (Taken::Yes, 100 + 2 * slot));
+        assert_eq!(hold(2, 200, 0).0, Taken::Duplicate);
+        // In its place, which is there already.
+        assert_eq!(hold(1, 50, 50), (Taken::Yes, 150 + 2 * slot));
+        assert_eq!(hold(5, 7, ROOM), (Taken::Yes, 157 + 5 * slot));
+        // What is in order needs no room.
+        assert_eq!(hold(0, 4000, 0), (Taken::Yes, 7 + 2 * slot));
+        assert_eq!(hold(3, 4000, 0), (Taken::Yes, 7 + slot));
+        assert_eq!(hold(4, 4000, 0), (Taken::Yes, 0));
+        assert_eq!(rx.held.capacity(), 0);
     }
 
     #[test]

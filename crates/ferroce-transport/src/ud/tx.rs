@@ -258,6 +258,13 @@ impl TxWindow {
         self.rto_at
     }
 
+    /// Gives back the room of a burst that is over: an idle endpoint needs none.
+    pub(super) fn rest(&mut self) {
+        if self.packets.is_empty() {
+            self.packets = VecDeque::new();
+        }
+    }
+
     /// The retransmission timer fired: what is in flight is lost, and the peer may be slow.
     pub(super) fn on_timeout(&mut self, now: Nanos) {
         if self.rto_at.is_none_or(|at| at > now) {

@@ -2,16 +2,58 @@
 
 use crate::ud::{EndpointId, PeerAddress};
 use ferroce_verbs::ah_cache::ResolveCause;
-use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Pd};
-use std::collections::HashMap;
+use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 /// Packets of an endpoint that wait for its address handle. More are dropped, as a network may: the protocol sends them again.
 const MAX_WAITING: usize = 16;
 
-/// What an endpoint has of its address handle.
+/// Answers to strangers that wait for an address handle. More are dropped: whoever asked asks again.
+const MAX_ANSWERS: usize = 64;
+
+/// Addresses in the cache for the sake of strangers: of packets that were answered, whoever sent them. Who forges packets chooses their
+/// addresses; what is kept of them is bounded, here and in the cache.
+const STRANGERS: usize = 1024;
+
+/// What an endpoint has of its address handle. Small, as every endpoint has one.
 enum Link {
-    Ready(AhLease),
-    Pending { handle: AhPending, waiting: Vec<Vec<u8>> },
+    /// `proven`: the peer is where it says.
+    Ready {
+        lease: AhLease,
+        proven: bool,
+    },
+    Pending(Box<Pending>),
+}
+
+/// An endpoint's packets wait for its address handle.
+struct Pending {
+    to: PeerAddress,
+    handle: AhPending,
+    waiting: Vec<Vec<u8>>,
+    proven: bool,
+}
+
+impl Link {
+    fn proven(&mut self) -> &mut bool {
+        match self {
+            Self::Ready { proven, .. } => proven,
+            Self::Pending(pending) => &mut pending.proven,
+        }
+    }
+}
+
+/// Whether one of the address handles that are waited for may have come: with many that wait, nobody looks at all of them all the time.
+struct Landed(AtomicBool);
+
+impl Wake for Landed {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// The address handles of an interface's endpoints.
@@ -20,9 +62,49 @@ pub(super) struct Links {
     pd: Pd,
     port: u8,
     sgid_index: u32,
-    links: HashMap<EndpointId, (PeerAddress, Link)>,
+    links: HashMap<EndpointId, Link>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
+    /// How many of those are gone.
+    left: usize,
+    /// Answers that are no endpoint's.
+    answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
+    landed: Arc<Landed>,
+    /// Of `landed`. One for all, as a resolution remembers each.
+    waker: Waker,
+    strangers: Strangers,
+}
+
+/// Addresses that only strangers gave, in the order in which they came.
+#[derive(Default)]
+struct Strangers {
+    known: HashMap<Gid, u64>,
+    order: BTreeMap<u64, Gid>,
+    next: u64,
+}
+
+impl Strangers {
+    /// One more; returns the oldest if there are too many.
+    fn add(&mut self, gid: Gid) -> Option<Gid> {
+        if let Entry::Vacant(entry) = self.known.entry(gid) {
+            entry.insert(self.next);
+            self.order.insert(self.next, gid);
+            self.next += 1;
+        }
+        if self.known.len() <= STRANGERS {
+            return None;
+        }
+        let (_, oldest) = self.order.pop_first()?;
+        self.known.remove(&oldest);
+        Some(oldest)
+    }
+
+    /// It is none.
+    fn forget(&mut self, gid: Gid) {
+        if let Some(number) = self.known.remove(&gid) {
+            self.order.remove(&number);
+        }
+    }
 }
 
 /// What became of a packet.
@@ -31,86 +113,149 @@ pub(super) enum Route {
     Ready(AhLease, Vec<u8>),
     /// It waits, or was dropped.
     Later,
+    /// It was dropped: there is no room for an address handle at the moment.
+    NoRoom(AhError),
     /// There is no way.
     None(AhError),
 }
 
 /// That something has run out may be over when the protocol sends again; what is wrong or unreachable stays so.
 fn no_way(error: AhError) -> Route {
-    if error.cause() == ResolveCause::NoResources { Route::Later } else { Route::None(error) }
+    if error.cause() == ResolveCause::NoResources { Route::NoRoom(error) } else { Route::None(error) }
 }
 
 impl Links {
     pub(super) fn new(cache: AhCache, pd: Pd, port: u8, sgid_index: u32) -> Self {
-        Self { cache, pd, port, sgid_index, links: HashMap::new(), pending: Vec::new() }
+        let landed = Arc::new(Landed(AtomicBool::new(false)));
+        Self {
+            waker: landed.clone().into(),
+            landed,
+            cache,
+            pd,
+            port,
+            sgid_index,
+            links: HashMap::new(),
+            pending: Vec::new(),
+            left: 0,
+            answers: Vec::new(),
+            strangers: Strangers::default(),
+        }
     }
 
-    fn look_up(&self, to: PeerAddress) -> Result<AhLookup, AhError> {
-        let attr = AhAttr { port_num: self.port, ..AhAttr::roce(to.gid, self.sgid_index) };
-        self.cache.try_get(&self.pd, &attr)
+    fn attr(&self, gid: Gid) -> AhAttr {
+        AhAttr { port_num: self.port, ..AhAttr::roce(gid, self.sgid_index) }
+    }
+
+    fn look_up(&mut self, to: PeerAddress, proven: bool) -> Result<AhLookup, AhError> {
+        if proven {
+            self.strangers.forget(to.gid);
+        } else if let Some(oldest) = self.strangers.add(to.gid) {
+            self.cache.invalidate_address(&self.pd, &self.attr(oldest));
+        }
+        self.cache.try_get(&self.pd, &self.attr(to.gid))
     }
 
     /// Whether the device finds a way, as far as it knows without waiting.
     pub(super) fn reach(&self, to: PeerAddress) -> Result<(), AhError> {
-        let attr = AhAttr { port_num: self.port, ..AhAttr::roce(to.gid, self.sgid_index) };
-        self.cache.try_get(&self.pd, &attr).map(|_| ())
+        self.cache.try_get(&self.pd, &self.attr(to.gid)).map(|_| ())
     }
 
-    /// The way for a packet of an endpoint, or for one that is no endpoint's.
-    pub(super) fn route(&mut self, endpoint: Option<EndpointId>, to: PeerAddress, packet: Vec<u8>) -> Route {
-        let Some(id) = endpoint else {
-            return match self.look_up(to) {
-                Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
-                // Nobody is left to wait for it; whoever it answers will ask again.
-                Ok(AhLookup::Pending(_)) => Route::Later,
-                Err(error) => no_way(error),
-            };
-        };
-        match self.links.get_mut(&id) {
-            Some((_, Link::Ready(lease))) => Route::Ready(lease.clone(), packet),
-            Some((_, Link::Pending { waiting, .. })) => {
-                if waiting.len() < MAX_WAITING {
-                    waiting.push(packet);
-                }
-                Route::Later
-            }
-            None => match self.look_up(to) {
-                Ok(AhLookup::Ready(lease)) => {
-                    self.links.insert(id, (to, Link::Ready(lease.clone())));
-                    Route::Ready(lease, packet)
-                }
-                Ok(AhLookup::Pending(handle)) => {
-                    self.links.insert(id, (to, Link::Pending { handle, waiting: vec![packet] }));
-                    self.pending.push(id);
-                    Route::Later
-                }
-                Err(error) => no_way(error),
-            },
+    /// Whoever waits for it is looked at once it has come.
+    fn watch(&self, handle: &mut AhPending) {
+        if Pin::new(handle).poll(&mut Context::from_waker(&self.waker)).is_ready() {
+            self.landed.0.store(true, Ordering::Release);
         }
     }
 
-    /// Looks whether address handles have come that were waited for; hands out what waited with them.
+    /// The way for a packet of an endpoint, or for one that is no endpoint's. It is `proven` if the peer is where it says.
+    pub(super) fn route(
+        &mut self,
+        endpoint: Option<EndpointId>,
+        to: PeerAddress,
+        proven: impl Fn() -> bool,
+        packet: Vec<u8>,
+    ) -> Route {
+        let Some(id) = endpoint else {
+            return match self.look_up(to, proven()) {
+                Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
+                Ok(AhLookup::Pending(mut handle)) => {
+                    self.watch(&mut handle);
+                    if self.answers.len() < MAX_ANSWERS {
+                        self.answers.push((to, handle, packet));
+                    }
+                    Route::Later
+                }
+                Err(error) => no_way(error),
+            };
+        };
+        if let Some(known) = self.links.get_mut(&id) {
+            if !*known.proven() && proven() {
+                *known.proven() = true;
+                self.strangers.forget(to.gid);
+            }
+            return match known {
+                Link::Ready { lease, .. } => Route::Ready(lease.clone(), packet),
+                Link::Pending(pending) => {
+                    if pending.waiting.len() < MAX_WAITING {
+                        pending.waiting.push(packet);
+                    }
+                    Route::Later
+                }
+            };
+        }
+        let proven = proven();
+        match self.look_up(to, proven) {
+            Ok(AhLookup::Ready(lease)) => {
+                self.links.insert(id, Link::Ready { lease: lease.clone(), proven });
+                Route::Ready(lease, packet)
+            }
+            Ok(AhLookup::Pending(mut handle)) => {
+                self.watch(&mut handle);
+                let pending = Pending { to, handle, waiting: vec![packet], proven };
+                self.links.insert(id, Link::Pending(Box::new(pending)));
+                self.pending.push(id);
+                Route::Later
+            }
+            Err(error) => no_way(error),
+        }
+    }
+
+    /// Looks whether address handles have come that were waited for; hands out what waited with them: whose it is, where it goes, and
+    /// what it is or why there is no way.
     pub(super) fn settle(
         &mut self,
-        mut found: impl FnMut(EndpointId, PeerAddress, Result<(AhLease, Vec<Vec<u8>>), AhError>),
+        mut found: impl FnMut(Option<EndpointId>, PeerAddress, Result<(AhLease, Vec<Vec<u8>>), AhError>),
     ) {
+        if !self.landed.0.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.answers.retain_mut(|(to, handle, packet)| match handle.try_take() {
+            None => true,
+            Some(outcome) => {
+                found(None, *to, outcome.map(|lease| (lease, vec![std::mem::take(packet)])));
+                false
+            }
+        });
+        self.left = 0;
         let links = &mut self.links;
         self.pending.retain(|id| {
-            let Some((to, link)) = links.get_mut(id) else { return false };
-            let Link::Pending { handle, waiting } = link else { return false };
+            let Some(link) = links.get_mut(id) else { return false };
+            let Link::Pending(pending) = link else { return false };
+            let Pending { to, ref handle, proven, .. } = **pending;
             match handle.try_take() {
                 None => true,
                 Some(Ok(lease)) => {
-                    let waiting = std::mem::take(waiting);
-                    *link = Link::Ready(lease.clone());
-                    found(*id, *to, Ok((lease, waiting)));
+                    let waiting = std::mem::take(&mut pending.waiting);
+                    *link = Link::Ready { lease: lease.clone(), proven };
+                    found(Some(*id), to, Ok((lease, waiting)));
                     false
                 }
                 Some(Err(error)) => {
-                    let to = *to;
                     links.remove(id);
-                    if let Route::None(error) = no_way(error) {
-                        found(*id, to, Err(error));
+                    match no_way(error) {
+                        Route::None(error) => found(Some(*id), to, Err(error)),
+                        Route::NoRoom(error) => found(None, to, Err(error)),
+                        Route::Ready(..) | Route::Later => {}
                     }
                     false
                 }
@@ -120,7 +265,12 @@ impl Links {
 
     /// An endpoint is gone: its address handle can go.
     pub(super) fn release(&mut self, id: EndpointId) {
-        self.links.remove(&id);
+        if let Some(Link::Pending(_)) = self.links.remove(&id) {
+            self.left += 1;
+            if 2 * self.left > self.pending.len() {
+                self.landed.0.store(true, Ordering::Release);
+            }
+        }
     }
 
     /// Address handles that are leased.
@@ -130,6 +280,6 @@ impl Links {
 
     /// Whether some are waited for.
     pub(super) fn waits(&self) -> bool {
-        !self.pending.is_empty()
+        !(self.pending.is_empty() && self.answers.is_empty())
     }
 }

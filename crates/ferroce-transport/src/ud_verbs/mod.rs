@@ -23,6 +23,7 @@ pub use options::{InterfaceAddress, UdOptions};
 use crate::local;
 use crate::uct;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
+use ferroce_verbs::ah_cache::{Clock, MonotonicClock};
 use ferroce_verbs::{AhError, AhLease, Context, Error, Result};
 use links::{Links, Route};
 use parking_lot::{Mutex, RwLock};
@@ -32,7 +33,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use waiting::Waiting;
 
 /// A message that arrived, for the handler of its id.
@@ -61,7 +62,7 @@ pub struct UdVerbs(Arc<Shared>);
 
 struct Shared {
     local: PeerAddress,
-    start: Instant,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     progressing: AtomicBool,
     attr: uct::InterfaceAttr,
@@ -122,6 +123,20 @@ impl UdVerbs {
     ///
     /// What the device says: no address, no resources.
     pub fn open(context: &Context, options: UdOptions) -> Result<Self> {
+        Self::open_with(context, options, MonotonicClock, rand::random)
+    }
+
+    /// The same with another clock, and other random numbers: for simulations. `random` must be unpredictable where peers may be hostile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_with(
+        context: &Context,
+        options: UdOptions,
+        clock: impl Clock + 'static,
+        random: impl FnMut() -> u64 + Send + 'static,
+    ) -> Result<Self> {
         let entry = local::choose(context, options.port, options.address)?;
         let port = context.query_port(options.port)?;
         let mut protocol = options.protocol.clone();
@@ -138,7 +153,7 @@ impl UdVerbs {
         let attr = surface::attributes(&protocol, queue.inline());
         let local = PeerAddress { gid: entry.gid, qpn: queue.qpn() };
         let state = State {
-            protocol: ud::Interface::new(protocol, rand::random),
+            protocol: ud::Interface::new(protocol, random),
             queue,
             links: Links::new(context.ah_cache()?, pd, options.port, entry.index),
             told: HashMap::new(),
@@ -153,7 +168,7 @@ impl UdVerbs {
         };
         Ok(Self(Arc::new(Shared {
             local,
-            start: Instant::now(),
+            clock: Arc::new(clock),
             state: Mutex::new(state),
             progressing: AtomicBool::new(false),
             attr,
@@ -304,7 +319,7 @@ impl Shared {
     }
 
     fn now(&self) -> Nanos {
-        self.start.elapsed().as_nanos() as Nanos
+        self.clock.now()
     }
 }
 
@@ -372,7 +387,9 @@ impl State {
             Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
             Err(error) => {
                 *no_way = Some(error);
-                protocol.unreachable(now, id);
+                if let Some(id) = id {
+                    protocol.unreachable(now, id);
+                }
             }
         });
     }
@@ -400,9 +417,11 @@ impl State {
         }
         loop {
             let transmit = self.protocol.poll_transmit(now)?;
-            match self.links.route(transmit.endpoint, transmit.to, transmit.packet) {
+            let proven = || transmit.endpoint.is_some_and(|id| self.protocol.is_proven(id));
+            match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
+                Route::NoRoom(error) => self.no_way = Some(error),
                 Route::None(error) => {
                     self.no_way = Some(error);
                     if let Some(id) = transmit.endpoint {

@@ -1,6 +1,7 @@
 //! Interfaces on a network that loses, repeats, delays and damages packets: what is sent arrives once and in order, or its endpoint
 //! fails once; and at the end nothing is left.
 
+mod reports;
 mod world;
 
 use ferroce_transport::ud::{Cause, Config, EndpointId, MAX_WINDOW, PeerAddress, SendError};
@@ -54,7 +55,7 @@ fn everything_arrives_once_and_in_order() {
 /// Several endpoints at both ends connect to the other one at once: each has its session, and ending one does not end another
 /// (UCX reports 6040, 2453, 892, 544, 953, 1005).
 #[test]
-fn simultaneous_connects_agree() {
+fn r6040_r2453_r892_r544_r953_r1005_simultaneous_connects_agree() {
     for seed in seeds(300) {
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
         let mut world = World::new(seed, 2, &Config::default(), faults);
@@ -109,9 +110,9 @@ fn a_closed_endpoint_delivers_what_was_sent() {
     }
 }
 
-/// A peer that started again under the same address does not know the session: the endpoint fails, and a new one works.
+/// UCX report 11092. A peer that started again under the same address does not know the session: the endpoint fails, and a new one works.
 #[test]
-fn a_restart_is_a_new_session() {
+fn r11092_a_restart_is_a_new_session() {
     for seed in seeds(200) {
         let config = Config::default();
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
@@ -378,4 +379,49 @@ fn many_endpoints_over_one_interface() {
     world.run_until(until);
     assert!(world.is_over());
     assert!(world.hosts[0].programs.values().all(|program| program.gone && program.failed.is_none()));
+}
+
+/// Timers that were overtaken by earlier ones do not pile up, however busy an endpoint is and however long.
+#[test]
+fn a_busy_endpoint_leaves_no_timers_behind() {
+    let mut world = World::new(1, 2, &Config::default(), Faults::default());
+    let ids: Vec<EndpointId> = (0..4).map(|_| world.connect(0, 1)).collect();
+    for _ in 0..20_000 {
+        for &id in &ids {
+            world.send(0, id).unwrap();
+        }
+        let until = world.now + 1_000_000;
+        world.run_until(until);
+        for host in &world.hosts {
+            let usage = host.interface.usage();
+            assert!(usage.timers <= 2 * usage.endpoints + 65, "{usage:?}");
+        }
+    }
+}
+
+/// A peer that leaves gaps on purpose makes this end keep no more than it may, and honest peers still get through.
+#[test]
+fn what_is_held_for_peers_that_leave_gaps_is_bounded() {
+    let config = Config { max_held: 10_000, ..Config::default() };
+    let mut world = World::new(1, 2, &config, Faults { loss: 10, ..Faults::default() });
+    let greedy: Vec<EndpointId> = (0..20).map(|_| world.connect(0, 1)).collect();
+    let ends: Vec<_> = greedy.iter().map(|&id| (0, id)).collect();
+    send_all(&mut world, &ends, 1);
+    for &id in &greedy {
+        for _ in 0..10 {
+            world.send(0, id).unwrap();
+        }
+        let mut first = true;
+        while let Some(transmit) = world.hosts[0].interface.poll_transmit(world.now) {
+            if !std::mem::take(&mut first) {
+                world.arrive(0, 1, &transmit.packet);
+            }
+        }
+    }
+    let usage = world.hosts[1].interface.usage();
+    assert!(usage.held > 0 && usage.held <= 10_000, "{usage:?}");
+    let id = world.connect(0, 1);
+    send_all(&mut world, &[(0, id)], 2000);
+    let usage = world.hosts[1].interface.usage();
+    assert!(usage.held <= 10_000, "{usage:?}");
 }

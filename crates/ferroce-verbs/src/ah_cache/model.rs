@@ -335,8 +335,8 @@ fn eviction() {
     world.clone().finish(vec![world.user(&[1, 1]), world.user(&[2]), world.user(&[1])]);
 }
 
-/// Whoever gets when all that there is has been put, gets.
-fn eviction_finds_what_was_put() {
+/// T7: puts meet gets, evictions and expiry of the entry that they put. Whoever gets when all that there is has been put, gets.
+fn t7_eviction_finds_what_was_put() {
     let world = World::new(AhCacheConfig { capacity: Some(1), ..infinite() });
     let held = world.get(1).unwrap();
     let putter = world.thread(move |world| world.use_and_put(held));
@@ -358,6 +358,24 @@ fn close() {
     let holder = world.thread(move |world| world.use_and_put(held));
     let threads = vec![world.user(&[1, 1]), closer, holder];
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(world.live(), 0, "closed, and nobody holds");
+}
+
+/// T3: what a thread parks while the cache is closed does not stay with it, and what others hold does, until they put it.
+fn t3_put_while_it_is_closed() {
+    let world = World::new(infinite());
+    let (lease, held) = (world.get(1).unwrap(), world.get(2).unwrap());
+    let closer = world.thread(|world| {
+        let report = world.cache.close();
+        // Who is in the middle of a put counts as a holder.
+        assert!(report.entries == 2 && (1..=2).contains(&report.held), "{report:?}");
+    });
+    let more = lease.clone();
+    drop(lease);
+    drop(more);
+    closer.join().unwrap();
+    assert_eq!(world.live(), 1, "a thread has it at hand, or a holder lost his");
+    world.use_and_put(held);
     assert_eq!(world.live(), 0, "closed, and nobody holds");
 }
 
@@ -420,8 +438,9 @@ checked! {
     expiry_while_it_is_held: 2;
     largest_age: 1;
     eviction: 1;
-    eviction_finds_what_was_put: 2;
+    t7_eviction_finds_what_was_put: 2;
     close: 1;
+    t3_put_while_it_is_closed: 3;
     failure: 1;
     nobody_waits_any_more: 1;
     bypass: 2;

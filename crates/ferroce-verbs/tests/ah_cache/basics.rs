@@ -184,7 +184,7 @@ fn threads_that_get_and_put_at_once_leave_nothing() {
         let world = World::new(config);
         let barrier = Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {
-            for thread in 0..THREADS {
+            let user = |thread: u32| {
                 let (world, barrier) = (&world, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
@@ -199,8 +199,11 @@ fn threads_that_get_and_put_at_once_leave_nothing() {
                             world.cache.invalidate_address(&world.pd, &attr);
                         }
                     }
-                });
-            }
+                })
+            };
+            let threads: Vec<_> = (0..THREADS).map(user).collect();
+            // The end of the scope alone does not wait until they have let go of what is local to them.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         let counters = world.cache.counters();
         assert_eq!((counters.idle, counters.live), (counters.entries, counters.entries), "{config:?}");

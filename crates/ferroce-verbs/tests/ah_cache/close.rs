@@ -100,11 +100,13 @@ fn t18_a_device_that_fails_to_destroy_is_counted() {
 fn a_thread_that_ends_leaves_nothing_behind() {
     let world = World::new(AhCacheConfig::default());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let thread = scope.spawn(|| {
             for n in 0..1000 {
                 drop(world.cache.get(&world.pd, &to(n)).unwrap());
             }
         });
+        // The end of the scope alone does not wait until the thread has let go of what is local to it.
+        thread.join().unwrap();
     });
     let counters = world.cache.counters();
     assert_eq!((counters.entries, counters.idle, counters.live), (1000, 1000, 1000));

@@ -64,6 +64,30 @@ fn t1_t2_who_holds_an_address_handle_has_it_whatever_becomes_of_its_entry() {
 }
 
 #[test]
+fn t5_what_was_copied_from_an_address_handle_is_not_disturbed_when_it_expires() {
+    let world = World::new(ttl(Ttl::Finite(SECOND)));
+    world.device.set_mac(peer(1), MAC_A);
+    // A queue pair's path: looked at, copied, put; and an endpoint that goes on with what it leased.
+    let copy = world.cache.get(&world.pd, &to(1)).unwrap().link_layer();
+    let endpoint = world.cache.get(&world.pd, &to(1)).unwrap();
+    let (ah, made) = (endpoint.ah().clone(), world.device.made());
+    for _ in 0..10 {
+        world.clock.advance(2 * SECOND);
+        world.cache.sweep();
+        // Whoever comes meanwhile shares it, as it is held.
+        assert_eq!(world.cache.get(&world.pd, &to(1)).unwrap().ah(), &ah);
+    }
+    assert_eq!((world.device.made(), world.device.live()), (made, 1));
+    assert_eq!((endpoint.link_layer(), endpoint.ah()), (copy, &ah));
+    drop((endpoint, ah));
+    world.clock.advance(2 * SECOND);
+    world.device.set_mac(peer(1), MAC_B);
+    let next = world.cache.get(&world.pd, &to(1)).unwrap();
+    assert_ne!(next.link_layer(), copy);
+    assert_eq!(copy.unwrap().mac, Some(MAC_A));
+}
+
+#[test]
 fn t6_how_often_is_resolved_with_each_ttl() {
     for (config, made) in [(Ttl::Bypass, 100), (Ttl::Finite(SECOND), 34), (Ttl::Infinite, 1)] {
         let world = World::new(ttl(config));

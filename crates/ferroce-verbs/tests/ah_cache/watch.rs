@@ -136,3 +136,32 @@ fn with_ttl_0_nobody_watches() {
     world.device.set_mac(peer(1), MAC_B);
     assert_eq!(mac(&world, 1), MAC_B);
 }
+
+#[test]
+fn t10_t11_who_the_peer_is_depends_neither_on_a_mac_nor_on_an_entry() {
+    for config in [
+        AhCacheConfig::default(),
+        ttl(Ttl::Bypass),
+        ttl(Ttl::Finite(crate::MILLI)),
+        AhCacheConfig { capacity: Some(1), ..AhCacheConfig::default() },
+    ] {
+        let world = World::new(config);
+        let mut leases = Vec::new();
+        for mac in [MAC_A, MAC_B, MAC_A, MAC_B] {
+            world.device.set_mac(peer(1), mac);
+            if world.cache.is_watched() {
+                world.device.move_to(peer(1), mac);
+            }
+            // Expired, evicted, invalidated, or none of a cache: whatever it is, the next one is another.
+            world.clock.advance(2 * crate::MILLI);
+            leases.clear();
+            drop(world.cache.get(&world.pd, &to(2)).unwrap());
+            let lease = world.cache.get(&world.pd, &to(1)).unwrap();
+            assert_eq!((lease.attr(), lease.link_layer().unwrap().mac), (&to(1), Some(mac)), "{config:?}");
+            leases.push(lease);
+        }
+        let again = world.cache.get(&world.pd, &to(1)).unwrap();
+        assert_eq!(again.attr(), leases[0].attr());
+        assert_ne!(again.attr(), &to(2));
+    }
+}

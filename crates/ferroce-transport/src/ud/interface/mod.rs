@@ -1,7 +1,7 @@
 mod receive;
 mod types;
 
-pub use types::{Counters, Delivery, SendError, Transmit};
+pub use types::{Counters, Delivery, SendError, Transmit, Usage};
 
 use super::config::Config;
 use super::endpoint::{Endpoint, Life, Role};
@@ -15,6 +15,9 @@ use std::fmt;
 
 /// Answers to packets for endpoints that do not exist, which wait to be sent. More are dropped: whoever asked will ask again.
 const MAX_CONTROL: usize = 256;
+
+/// Timers that nobody waits for any more and that are kept, for they cost less than looking for them.
+const FORGOTTEN_TIMERS: usize = 64;
 
 /// When to look again at what is due and not sent.
 const STALLED: Nanos = 1_000_000;
@@ -30,6 +33,8 @@ pub struct Interface {
     /// Acceptors by peer and nonce.
     accepted: HashMap<(PeerAddress, u64), EndpointId>,
     half_open: usize,
+    /// Bytes of packets that came before others, of all acceptors.
+    held: usize,
     ready: VecDeque<EndpointId>,
     control: VecDeque<Transmit>,
     events: VecDeque<Event>,
@@ -46,6 +51,7 @@ impl Interface {
             endpoints: Table::new(),
             accepted: HashMap::new(),
             half_open: 0,
+            held: 0,
             ready: VecDeque::new(),
             control: VecDeque::new(),
             events: VecDeque::new(),
@@ -74,6 +80,29 @@ impl Interface {
         self.len() == 0
     }
 
+    /// What it holds at the moment.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            endpoints: self.endpoints.len(),
+            accepted: self.accepted.len(),
+            half_open: self.half_open,
+            held: self.held,
+            ready: self.ready.len(),
+            control: self.control.len(),
+            events: self.events.len(),
+            timers: self.timers.len(),
+        }
+    }
+
+    /// Whether the peer of an endpoint is where it says: the program asked for it, or it answered. Anybody can send CONNECT in anybody's
+    /// name.
+    pub fn is_proven(&self, id: EndpointId) -> bool {
+        self.endpoints.get(id).is_some_and(|endpoint| match &endpoint.role {
+            Role::Initiator(_) => true,
+            Role::Acceptor(acceptor) => acceptor.half_open.is_none(),
+        })
+    }
+
     // ---- what the owner asks for ----
 
     /// An endpoint that sends to the interface at `peer`. It begins to connect, and can be sent to at once.
@@ -95,7 +124,8 @@ impl Interface {
         remote: Option<EndpointId>,
         role: Role,
     ) -> Option<EndpointId> {
-        let endpoint = Endpoint { peer, nonce, remote, ready: false, timer: None, life: Life::new(now), role };
+        let endpoint =
+            Endpoint { peer, nonce, remote, ready: false, saying: false, timer: None, life: Life::new(now), role };
         let id = self.endpoints.insert((self.random)(), endpoint)?;
         self.update(now, id);
         Some(id)
@@ -209,9 +239,7 @@ impl Interface {
     pub fn shut_down(&mut self) {
         let ids: Vec<EndpointId> = self.endpoints.ids().collect();
         for id in ids {
-            if self.endpoints.get(id).is_some_and(|endpoint| endpoint.remote.is_some()) {
-                self.say(id, Kind::Reset, 0);
-            }
+            self.say(id, Kind::Reset, 0);
             self.remove(id);
         }
     }
@@ -221,6 +249,13 @@ impl Interface {
     /// The next packet to be sent, if there is one now.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
         if let Some(control) = self.control.pop_front() {
+            if let Some(id) = control.endpoint {
+                match self.endpoints.get_mut(id) {
+                    Some(endpoint) => endpoint.saying = false,
+                    // Only now its address handle can go.
+                    None => self.events.push_back(Event::Gone(id)),
+                }
+            }
             return Some(control);
         }
         while let Some(id) = self.ready.pop_front() {
@@ -285,6 +320,7 @@ impl Interface {
                 let over = past(initiator.closed) || past(initiator.silent_at(life, config));
                 if !over {
                     initiator.tx.on_timeout(now);
+                    initiator.tx.rest();
                 }
                 over.then_some(Cause::PeerTimeout)
             }
@@ -330,7 +366,21 @@ impl Interface {
         if endpoint.timer.is_none_or(|timer| at < timer) {
             endpoint.timer = Some(at);
             self.timers.push(Reverse((at, id)));
+            self.forget_timers();
         }
+    }
+
+    /// Takes out what no endpoint waits for any more, once that is the larger part. A timer that an earlier one came before stays until then, and a busy endpoint has
+    /// an earlier one all the time.
+    fn forget_timers(&mut self) {
+        if self.timers.len() <= 2 * self.endpoints.len() + FORGOTTEN_TIMERS {
+            return;
+        }
+        let mut timers = std::mem::take(&mut self.timers).into_vec();
+        timers.retain(|Reverse((at, id))| self.endpoints.get(*id).is_some_and(|it| it.timer == Some(*at)));
+        timers.sort_unstable();
+        timers.dedup();
+        self.timers = BinaryHeap::from(timers);
     }
 
     /// An endpoint is over, for a reason that its owner did not make.
@@ -351,9 +401,13 @@ impl Interface {
         let Some(endpoint) = self.endpoints.remove(id) else { return };
         if let Role::Acceptor(acceptor) = endpoint.role {
             self.half_open -= usize::from(acceptor.half_open.is_some());
+            self.held -= acceptor.rx.held_bytes();
             self.accepted.remove(&(endpoint.peer, endpoint.nonce));
         }
-        self.events.push_back(Event::Gone(id));
+        if !endpoint.saying {
+            self.events.push_back(Event::Gone(id));
+        }
+        self.forget_timers();
     }
 }
 

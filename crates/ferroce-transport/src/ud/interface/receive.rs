@@ -2,6 +2,7 @@
 
 use super::{Delivery, Interface, MAX_CONTROL, Transmit};
 use crate::ud::acceptor::Acceptor;
+use crate::ud::config::Config;
 use crate::ud::endpoint::Role;
 use crate::ud::initiator::{Initiator, State};
 use crate::ud::rx::Taken;
@@ -71,7 +72,8 @@ impl Interface {
             return;
         }
         let role = Role::Acceptor(Acceptor::new(now, &self.config));
-        let room = self.half_open < self.config.max_half_open;
+        let Config { max_half_open, max_accepted, .. } = self.config;
+        let room = self.half_open < max_half_open && self.accepted.len() < max_accepted;
         match room.then(|| self.insert(now, from, nonce, Some(remote), role)).flatten() {
             Some(id) => {
                 self.half_open += 1;
@@ -158,12 +160,15 @@ impl Interface {
         let mut finished = false;
         let peer = endpoint.peer;
         let packet = (header.psn, header.kind, header.ack_request);
-        let taken = acceptor.rx.receive(now, packet, body, |kind, payload| match kind {
+        let before = acceptor.rx.held_bytes();
+        let room = self.config.max_held.saturating_sub(self.held);
+        let taken = acceptor.rx.receive(now, packet, room, body, |kind, payload| match kind {
             // Nothing comes after FIN; a peer that sends it all the same is not listened to.
             Kind::Data { am } if !finished => deliver(Delivery { endpoint: id, peer, am, payload }),
             Kind::Fin => finished = true,
             _ => {}
         });
+        self.held = self.held - before + acceptor.rx.held_bytes();
         match taken {
             Taken::Yes => {}
             Taken::Duplicate => self.counters.duplicates += 1,
@@ -179,13 +184,14 @@ impl Interface {
         }
     }
 
-    /// Sends the peer of an endpoint something that does not need the endpoint any more.
+    /// Sends the peer of an endpoint something that may be its last word: once it has left, [`Event::Gone`] may come.
     pub(super) fn say(&mut self, id: EndpointId, kind: Kind, ack: u32) {
-        let Some(endpoint) = self.endpoints.get(id) else { return };
-        let Some(remote) = endpoint.remote else { return };
+        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
+        let Some(remote) = endpoint.remote.filter(|_| !endpoint.saying) else { return };
+        endpoint.saying = true;
         let header = Header { kind, ack_request: false, psn: 0, dest: remote.to_wire(), src: id.to_wire(), ack };
         // Of these there is at most one for each endpoint, so no bound is needed.
-        self.control.push_back(Transmit { to: endpoint.peer, endpoint: None, packet: header.emit(&[]) });
+        self.control.push_back(Transmit { to: endpoint.peer, endpoint: Some(id), packet: header.emit(&[]) });
     }
 
     /// Tells whoever sent a packet that the endpoint which it is for does not exist.

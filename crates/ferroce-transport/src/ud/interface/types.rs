@@ -67,8 +67,30 @@ pub struct Counters {
     pub wrong_ack: u64,
     /// Packets that came twice.
     pub duplicates: u64,
-    /// Packets beyond the window.
+    /// Packets beyond the window, or beyond [`crate::ud::Config::max_held`].
     pub beyond: u64,
     /// CONNECTs for which there was no room.
     pub refused: u64,
+}
+
+/// What an interface holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Endpoints that exist, those included that linger or that peers made.
+    pub endpoints: usize,
+    /// Those of them that peers made.
+    pub accepted: usize,
+    /// Those of these that wait for their first packet.
+    pub half_open: usize,
+    /// Bytes of packets that came before others.
+    pub held: usize,
+    /// Endpoints that have something to send.
+    pub ready: usize,
+    /// Answers that wait to be sent.
+    pub control: usize,
+    /// Events that nobody took yet.
+    pub events: usize,
+    /// Timers, those included that nobody waits for any more.
+    pub timers: usize,
 }

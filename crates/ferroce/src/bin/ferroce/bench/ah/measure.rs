@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const BATCH: u32 = 1000;
 /// What is compared is measured in turns, so many of each.
 const TURNS: u32 = 5;
+/// The longest get that is told from longer ones, in nanoseconds.
+const LONGEST: u64 = 60_000_000_000;
 /// Addresses of others while it does.
 const OTHERS: u32 = 1000;
 
@@ -134,7 +136,8 @@ impl Bench {
     pub(super) fn beside_slow(&self, time: Duration) -> Result<(u64, u64)> {
         let slow = to(OTHERS);
         let cache = self.cache(Ttl::Infinite, OTHERS, Some((slow, time)))?;
-        let mut histograms = [Histogram::<u64>::new(3), Histogram::new(3)]
+        let mut histograms = [(); 2]
+            .map(|()| Histogram::<u64>::new_with_bounds(1, LONGEST, 3))
             .map(|made| made.map_err(|error| Failure::run(format!("no room for a histogram: {error}"))));
         let mut fill = |which: usize, time: Duration| {
             if let Ok(histogram) = &mut histograms[which] {
