@@ -3,8 +3,9 @@ use ferroce_transport::rc_verbs::{EndpointAddress, RcEndpoint, RcOptions, RcVerb
 use ferroce_transport::uct::{Endpoint as _, EndpointId, Interface as _, OpError};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
-    Access, AhAttr, Context, Cq, Mr, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendWr, WcOpcode, WorkCompletion,
+    Access, AhAttr, Context, Cq, Error, Mr, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendWr, WcOpcode, WorkCompletion,
 };
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -112,8 +113,10 @@ pub(crate) fn numbers(log: &Log, endpoint: &RcEndpoint) -> Vec<u32> {
 /// A peer that is only a queue pair: it says what it likes, and dies without a word.
 pub(crate) struct Raw {
     pub(crate) qp: Qp,
-    pub(crate) cq: Cq,
-    pub(crate) mr: Mr,
+    send_cq: Cq,
+    recv_cq: Cq,
+    mr: Mr,
+    sends: Cell<usize>,
     context: Context,
 }
 
@@ -121,13 +124,14 @@ impl Raw {
     pub(crate) fn new() -> Self {
         let context = context(shm());
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq(256, None).unwrap();
-        let mut init = QpInitAttr::new(QpType::Rc, &cq);
+        let (send_cq, recv_cq) = (context.create_cq(256, None).unwrap(), context.create_cq(256, None).unwrap());
+        let mut init = QpInitAttr::new(QpType::Rc, &send_cq);
+        init.recv_cq = recv_cq.clone();
         init.cap.max_recv_wr = 128;
         let qp = pd.create_qp(&init).unwrap();
         qp.modify(&QpAttr::init(Access::ALL)).unwrap();
         let mr = pd.alloc_mr(1 << 20, Access::ALL).unwrap();
-        let raw = Self { qp, cq, mr, context };
+        let raw = Self { qp, send_cq, recv_cq, mr, sends: Cell::new(0), context };
         for _ in 0..64 {
             raw.post_receive();
         }
@@ -160,15 +164,22 @@ impl Raw {
     }
 
     pub(crate) fn send(&self, bytes: &[u8]) {
-        self.mr.write(500_000, bytes).unwrap();
-        let sges = [self.mr.sge(500_000..500_000 + bytes.len()).unwrap()];
-        self.qp.post_send(&[SendWr::send(1, &sges)]).unwrap();
+        // What is not sent yet keeps its bytes.
+        let at = 500_000 + self.sends.replace((self.sends.get() + 1) % 32) * 16_384;
+        self.mr.write(at, bytes).unwrap();
+        let sges = [self.mr.sge(at..at + bytes.len()).unwrap()];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(failed) = self.qp.post_send(&[SendWr::send(1, &sges)]) {
+            assert!(matches!(failed.error, Error::QueueFull { .. }) && Instant::now() < deadline, "{failed}");
+            // Acknowledgements are taken in here.
+            self.send_cq.poll(&mut [WorkCompletion::default(); 16]).unwrap();
+        }
     }
 
     /// What came, if something did: its bytes.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         let mut wcs = [WorkCompletion::default()];
-        if self.cq.poll(&mut wcs).unwrap() == 0 || wcs[0].opcode != WcOpcode::Recv || !wcs[0].is_ok() {
+        if self.recv_cq.poll(&mut wcs).unwrap() == 0 || wcs[0].opcode != WcOpcode::Recv || !wcs[0].is_ok() {
             return None;
         }
         let mut bytes = vec![0; wcs[0].byte_len as usize];
