@@ -58,8 +58,8 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// Debian packages with programs that tests run.
-const TEST_PACKAGES: &[&str] = &["iproute2", "tshark"];
+/// Debian packages with what tests run, and with the headers that layouts are compared with.
+const TEST_PACKAGES: &[&str] = &["gcc", "iproute2", "libibverbs-dev", "tshark"];
 
 /// Debian packages for the kernel test bed: QEMU, and what is copied into the virtual machine.
 pub(crate) const VM_PACKAGES: &[&str] = &[

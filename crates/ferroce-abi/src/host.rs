@@ -1,0 +1,128 @@
+//! What the kernel shows of its devices.
+
+use crate::Unavailable;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel's file systems are.
+#[derive(Clone, Debug)]
+pub struct Host {
+    sys: PathBuf,
+    dev: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new("/sys", "/dev")
+    }
+}
+
+impl Host {
+    /// Another machine's, for tests.
+    pub fn new(sys: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
+        Self { sys: sys.into(), dev: dev.into() }
+    }
+
+    /// Whether the kernel has user-space verbs and a device, whatever the library says.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable::NoKernelSupport`] or [`Unavailable::NoDevices`].
+    pub fn check(&self) -> Result<(), Unavailable> {
+        let verbs = self.sys.join("class/infiniband_verbs");
+        if !verbs.is_dir() {
+            return Err(Unavailable::NoKernelSupport { missing: verbs });
+        }
+        if self.devices().is_empty() { Err(Unavailable::NoDevices) } else { Ok(()) }
+    }
+
+    /// Why the library shows none of the kernel's devices.
+    #[must_use]
+    pub fn why_none(&self) -> Unavailable {
+        match self.check() {
+            Err(error) => error,
+            Ok(()) => Unavailable::NoProvider { names: self.devices().join(", ") },
+        }
+    }
+
+    /// Why the device `name`, whose file in `/dev/infiniband` is `file`, cannot be opened; `None` if nothing is wrong with the file.
+    #[must_use]
+    pub fn why_not_open(&self, name: &str, file: &str) -> Option<Unavailable> {
+        let path = self.dev.join("infiniband").join(file);
+        let error = OpenOptions::new().read(true).write(true).open(&path).err()?;
+        match error.kind() {
+            ErrorKind::NotFound => Some(Unavailable::NoDeviceFile { device: name.into(), path }),
+            ErrorKind::PermissionDenied => Some(Unavailable::NoPermission { device: name.into(), path, source: error }),
+            _ => None,
+        }
+    }
+
+    /// The kernel's names of its devices that user space can use, in alphabetical order.
+    fn devices(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.sys.join("class/infiniband_verbs")).into_iter().flatten();
+        let mut names: Vec<String> = entries.flatten().filter_map(|entry| line(&entry.path().join("ibdev"))).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// What a file of sysfs says.
+fn line(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(4096).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+
+    fn host() -> (tempfile::TempDir, Host) {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path().join("sys"), dir.path().join("dev"));
+        (dir, host)
+    }
+
+    #[test]
+    fn each_reason_has_its_own_error() {
+        let (_dir, host) = host();
+        let error = host.check().unwrap_err();
+        assert!(matches!(&error, Unavailable::NoKernelSupport { missing } if missing.ends_with("infiniband_verbs")));
+        assert!(error.to_string().contains("modprobe ib_uverbs"));
+
+        // The module makes the directory, with a file that is no device.
+        let verbs = host.sys.join("class/infiniband_verbs");
+        create_dir_all(&verbs).unwrap();
+        write(verbs.join("abi_version"), "6\n").unwrap();
+        assert!(matches!(host.why_none(), Unavailable::NoDevices));
+        assert!(host.why_none().to_string().contains("rdma link add"));
+
+        create_dir_all(verbs.join("uverbs0")).unwrap();
+        write(verbs.join("uverbs0/ibdev"), "rxe0\n").unwrap();
+        host.check().unwrap();
+        assert!(matches!(host.why_none(), Unavailable::NoProvider { names } if names == "rxe0"));
+
+        let error = host.why_not_open("rxe0", "uverbs0").unwrap();
+        assert!(matches!(&error, Unavailable::NoDeviceFile { path, .. } if path.ends_with("infiniband/uverbs0")));
+        create_dir_all(host.dev.join("infiniband")).unwrap();
+        write(host.dev.join("infiniband/uverbs0"), "").unwrap();
+        assert!(host.why_not_open("rxe0", "uverbs0").is_none());
+    }
+
+    #[test]
+    fn a_file_that_others_own_is_a_matter_of_permission() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_dir, host) = host();
+        create_dir_all(host.dev.join("infiniband")).unwrap();
+        let file = host.dev.join("infiniband/uverbs0");
+        write(&file, "").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
+        match host.why_not_open("rxe0", "uverbs0") {
+            Some(error @ Unavailable::NoPermission { .. }) => assert!(error.to_string().contains("udev rule")),
+            // Root may open anything.
+            other => assert!(other.is_none() && File::open(&file).is_ok(), "{other:?}"),
+        }
+    }
+}
