@@ -34,7 +34,7 @@ pub enum WcStatus {
     /// The peer aborted the request.
     RemAbortErr = 16,
     /// A fatal device error.
-    FatalErr = 18,
+    FatalErr = 19,
     /// The response did not come in time.
     RespTimeoutErr = 20,
     /// Anything else.

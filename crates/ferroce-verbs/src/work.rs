@@ -1,11 +1,12 @@
-use crate::Ah;
+use crate::{Ah, Error, QpType, Result};
 use bitflags::bitflags;
 
 /// A piece of registered memory (`ibv_sge`).
 ///
 /// These are plain numbers: the device checks them against the memory region that `lkey` names, so a wrong one ends in a
-/// completion error, never in an access outside the region.
+/// completion error, never in an access outside the region. The layout is that of C, so that a list can be handed on as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Virtual address.
     pub addr: u64,
@@ -82,6 +83,14 @@ pub enum SendOp {
     },
 }
 
+impl SendOp {
+    /// Whether the peer answers with data: reads and atomics.
+    #[inline]
+    pub const fn has_response(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+}
+
 /// The local data of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
@@ -143,6 +152,40 @@ impl<'a> SendWr<'a> {
     pub const fn to(mut self, dest: UdDest<'a>) -> Self {
         self.ud = Some(dest);
         self
+    }
+
+    /// Whether a queue pair of this type can do it (IBTA 10.8.3.1, table 77). Devices ask this of all that is posted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] names the operation; [`Error::Invalid`] if it is a datagram without a destination, is none and has one,
+    /// or has inline data in place of memory for its result.
+    #[inline]
+    pub fn check(&self, qp_type: QpType) -> Result<()> {
+        let what = match (qp_type, self.op) {
+            (QpType::Rc, _) | (_, SendOp::Send | SendOp::SendImm(_)) => None,
+            (QpType::Uc, SendOp::Write { .. } | SendOp::WriteImm { .. }) => None,
+            (_, SendOp::SendInv(_)) => Some("send with invalidate"),
+            (_, SendOp::Write { .. } | SendOp::WriteImm { .. }) => Some("RDMA write"),
+            (_, SendOp::Read { .. }) => Some("RDMA read"),
+            (_, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => Some("atomics"),
+        };
+        if let Some(what) = what {
+            let by = match qp_type {
+                QpType::Rc => "an RC queue pair",
+                QpType::Uc => "a UC queue pair",
+                QpType::Ud => "a UD queue pair",
+            };
+            return Err(Error::Unsupported { what, by });
+        }
+        if self.op.has_response() && matches!(self.data, Data::Inline(_)) {
+            return Err(Error::invalid("inline data", "reads and atomics need memory for their result"));
+        }
+        match (qp_type, self.ud) {
+            (QpType::Ud, None) => Err(Error::invalid("ud", "a datagram needs a destination")),
+            (QpType::Rc | QpType::Uc, Some(_)) => Err(Error::invalid("ud", "the queue pair is connected")),
+            _ => Ok(()),
+        }
     }
 }
 

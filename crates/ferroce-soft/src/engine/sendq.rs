@@ -36,7 +36,7 @@ impl SendWqe {
 
     /// A read or atomic: it is complete when its response came, not when it is acknowledged.
     pub(crate) fn has_response(&self) -> bool {
-        has_response(&self.op)
+        self.op.has_response()
     }
 
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
@@ -48,11 +48,6 @@ impl SendWqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         }
     }
-}
-
-/// Whether the peer answers with more than an acknowledgement: a read or atomic.
-pub(crate) fn has_response(op: &SendOp) -> bool {
-    matches!(op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
 }
 
 /// The send queue: a ring of work requests. Positions count up for ever and are masked for use.
@@ -154,7 +149,7 @@ impl SendQueue {
         if self.tail.wrapping_sub(self.head) >= self.limit {
             return Err(Error::QueueFull { queue: "send queue", capacity: self.limit });
         }
-        check_op(qp_type, wr)?;
+        wr.check(qp_type)?;
         let at = (self.tail & self.mask) as usize;
         let (mut len, mut count) = (0_u64, 0);
         match wr.data {
@@ -211,34 +206,5 @@ impl SendQueue {
             wqe.dest = None;
         }
         (self.head, self.next, self.tail) = (0, 0, 0);
-    }
-}
-
-/// Whether a queue pair of this type can do it (IBTA 10.8.3.1, table 77).
-fn check_op(qp_type: QpType, wr: &SendWr<'_>) -> Result<(), Error> {
-    let unsupported = |what| Err(Error::Unsupported { what, by: type_name(qp_type) });
-    match (qp_type, wr.op) {
-        (QpType::Rc, _) | (_, SendOp::Send | SendOp::SendImm(_)) => {}
-        (QpType::Uc, SendOp::Write { .. } | SendOp::WriteImm { .. }) => {}
-        (_, SendOp::SendInv(_)) => return unsupported("send with invalidate"),
-        (_, SendOp::Write { .. } | SendOp::WriteImm { .. }) => return unsupported("RDMA write"),
-        (_, SendOp::Read { .. }) => return unsupported("RDMA read"),
-        (_, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => return unsupported("atomics"),
-    }
-    if has_response(&wr.op) && matches!(wr.data, Data::Inline(_)) {
-        return Err(Error::invalid("inline data", "reads and atomics need memory for their result"));
-    }
-    match (qp_type, wr.ud) {
-        (QpType::Ud, None) => Err(Error::invalid("ud", "a datagram needs a destination")),
-        (QpType::Rc | QpType::Uc, Some(_)) => Err(Error::invalid("ud", "the queue pair is connected")),
-        _ => Ok(()),
-    }
-}
-
-fn type_name(qp_type: QpType) -> &'static str {
-    match qp_type {
-        QpType::Rc => "an RC queue pair",
-        QpType::Uc => "a UC queue pair",
-        QpType::Ud => "a UD queue pair",
     }
 }

@@ -8,7 +8,7 @@ mod window;
 use super::emit::{Emitted, Header, emit};
 use super::{Budget, Cx, TxStatus};
 use crate::engine::payload::Grant;
-use crate::engine::sendq::{Datagram, SendQueue, has_response};
+use crate::engine::sendq::{Datagram, SendQueue};
 use crate::engine::tx::{PacketTx, To};
 use crate::engine::{Nanos, count, sgl};
 use ferroce_verbs::{Error, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
@@ -129,7 +129,7 @@ impl Requester {
         dest: Option<Datagram>,
     ) -> Result<(), Error> {
         let shift = if cx.qp.qp_type == QpType::Ud { 31 } else { cx.conn.mtu.shift() };
-        if cx.qp.qp_type == QpType::Rc && cx.conn.max_rd_atomic == 0 && has_response(&wr.op) {
+        if cx.qp.qp_type == QpType::Rc && cx.conn.max_rd_atomic == 0 && wr.op.has_response() {
             return Err(Error::invalid("operation", "max_rd_atomic is 0, so no read or atomic can be outstanding"));
         }
         let packets = self.queue.push(cx.qp.qp_type, wr, dest, self.next_psn, shift)?;
