@@ -63,7 +63,8 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `FERROCE_DEVICE` | the device that [`open`] takes when it is given no name |
+//! | `FERROCE_DEVICE` | the device that [`open`] takes when it is given no name: `soft0`, or one of rdma-core such as `mlx5_0` or `rxe0` |
+//! | `FERROCE_LIBIBVERBS` | the file of rdma-core's library, `libibverbs.so.1` by default |
 //! | `FERROCE_LINK` | `auto`, `udp` or `shm`: the link that the software device sends on |
 //! | `FERROCE_CAPTURE` | a pcap file that gets every packet of the software device |
 //! | `FERROCE_FAULT` | faults to inject, such as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7` |
@@ -80,6 +81,8 @@ pub mod environment;
 pub use device::{devices, open, open_with};
 #[doc(inline)]
 pub use ferroce_cm as cm;
+/// The devices that rdma-core's libibverbs drives.
+pub use ferroce_rdmacore::{DeviceGone, RdmaDevice, Unavailable, devices as rdma_core_devices};
 pub use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 /// Messages between endpoints, and one-sided operations: ud_verbs and rc_verbs, and what they have in common.
 pub use ferroce_transport as transport;

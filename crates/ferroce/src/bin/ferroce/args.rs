@@ -16,7 +16,9 @@ Exit codes:
   3  the device, or something that it needs from this machine, is missing
 
 Environment:
-  FERROCE_DEVICE   the device to use when --device is not given
+  FERROCE_DEVICE   the device to use when --device is not given: soft0, or one of rdma-core
+  FERROCE_LIBIBVERBS
+                   the file of rdma-core's library [default: libibverbs.so.1]
   FERROCE_LINK     auto, udp or shm, when --link is not given
   FERROCE_CAPTURE  a pcap file that gets every packet; the processes of a command share it
   FERROCE_FAULT    faults to inject: loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,seed=7
@@ -97,7 +99,7 @@ pub(crate) struct Common {
     /// Print one JSON document on stdout
     #[arg(long)]
     pub(crate) json: bool,
-    /// Device to use [default: FERROCE_DEVICE, else the first]
+    /// Device to use: soft0, or one of rdma-core such as mlx5_0 or rxe0 [default: FERROCE_DEVICE, else soft0]
     #[arg(short, long, alias = "ib-dev", value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Link that the software device sends on [default: FERROCE_LINK, else auto]

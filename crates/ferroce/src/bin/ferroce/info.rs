@@ -29,6 +29,9 @@ pub(crate) struct InfoArgs {
 struct Document {
     version: &'static str,
     devices: Vec<Device>,
+    /// Why there are no devices of rdma-core, in plain words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_rdma_core: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -108,7 +111,10 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
             Err(error) => {
                 let mut missing = vec![error.message.clone()];
                 missing.extend(error.hint.clone());
-                failure.get_or_insert(error);
+                // An adapter that cannot be used is no trouble to those who did not ask for it.
+                if wanted.is_some() || info.name == ferroce::SoftDevice::NAME {
+                    failure.get_or_insert(error);
+                }
                 Device {
                     name: info.name,
                     provider: info.provider,
@@ -126,11 +132,19 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
         local::open(&args.common, link)?;
         return Err(Failure::environment("this machine has no RDMA device"));
     }
+    // Who asks for one device does not ask why there are no others.
+    let no_rdma_core = match wanted {
+        None => ferroce::rdma_core_devices().err().map(|why| why.to_string()),
+        Some(_) => None,
+    };
     if args.common.json {
-        report::json(&Document { version: env!("CARGO_PKG_VERSION"), devices })?;
+        report::json(&Document { version: env!("CARGO_PKG_VERSION"), devices, no_rdma_core })?;
     } else {
         for device in &devices {
             report::text_line(&human(device))?;
+        }
+        if let Some(why) = no_rdma_core {
+            report::text_line(&format!("no devices of rdma-core: {why}"))?;
         }
     }
     match failure {

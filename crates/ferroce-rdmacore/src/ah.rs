@@ -1,0 +1,26 @@
+use crate::pd::RdmaPd;
+use crate::sys::RawAh;
+use ferroce_verbs::AhAttr;
+use ferroce_verbs::provider::{AhOps, ContextOps};
+use std::sync::Arc;
+
+/// An address handle.
+pub(crate) struct RdmaAh {
+    pub(crate) raw: RawAh,
+    pub(crate) attr: AhAttr,
+    pub(crate) pd: Arc<RdmaPd>,
+}
+
+impl Drop for RdmaAh {
+    fn drop(&mut self) {
+        if let Err(error) = self.raw.destroy() {
+            self.pd.context.base().report_ah_destroy_failure(&error);
+        }
+    }
+}
+
+impl AhOps for RdmaAh {
+    fn attr(&self) -> &AhAttr {
+        &self.attr
+    }
+}

@@ -1,0 +1,152 @@
+use crate::channel::RdmaChannel;
+use crate::cq::RdmaCq;
+use crate::pd::RdmaPd;
+use crate::registry::Registry;
+use crate::sys::{RawContext, RawEvent};
+use crate::{convert, own};
+use ferroce_abi::types::ibv_device_attr;
+use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, PdOps};
+use ferroce_verbs::{AsyncEvent, Cq, DeviceAttr, DeviceInfo, EventType, GidEntry, PortAttr, Qp, Result, Srq};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// An open device.
+pub(crate) struct RdmaContext {
+    pub(crate) raw: Arc<RawContext>,
+    pub(crate) registry: Registry,
+    /// What it can do, as it said when it was opened.
+    pub(crate) attr: ibv_device_attr,
+    fw_ver: String,
+    info: DeviceInfo,
+    base: ContextBase,
+    max_inline_data: OnceLock<u32>,
+    next_vector: AtomicU32,
+}
+
+impl RdmaContext {
+    pub(crate) fn new(info: DeviceInfo, raw: RawContext) -> Result<Arc<Self>> {
+        let (attr, fw_ver) = raw.query_device()?;
+        let info = DeviceInfo { node_guid: u64::from_be(attr.node_guid), ..info };
+        Ok(Arc::new(Self {
+            raw: Arc::new(raw),
+            registry: Registry::default(),
+            attr,
+            fw_ver,
+            info,
+            base: ContextBase::default(),
+            max_inline_data: OnceLock::new(),
+            next_vector: AtomicU32::new(0),
+        }))
+    }
+
+    /// Completion queues take turns.
+    pub(crate) fn next_vector(&self) -> u32 {
+        self.next_vector.fetch_add(1, Ordering::Relaxed) % self.raw.comp_vectors()
+    }
+
+    /// The handle that an event is about. An event for something that its owner let go of is of no use to anybody.
+    fn event(&self, raw: RawEvent) -> Option<AsyncEvent> {
+        Some(match raw {
+            RawEvent::Qp(kind, id) => {
+                // In this order: the queue pair must not go away again in here.
+                let kind = convert::event(kind)?;
+                let qp = self.registry.qps.get(&id)?;
+                if matches!(kind, EventType::QpFatal | EventType::QpReqErr | EventType::QpAccessErr) {
+                    qp.failed();
+                }
+                AsyncEvent::Qp(kind, Qp::from_ops(qp))
+            }
+            RawEvent::Cq(kind, id) => AsyncEvent::Cq(convert::event(kind)?, Cq::from_ops(self.registry.cqs.get(&id)?)),
+            RawEvent::Srq(kind, id) => {
+                AsyncEvent::Srq(convert::event(kind)?, Srq::from_ops(self.registry.srqs.get(&id)?))
+            }
+            RawEvent::Port(kind, port) => AsyncEvent::Port(convert::event(kind)?, port),
+            RawEvent::Device(kind) => AsyncEvent::Device(convert::event(kind)?),
+            RawEvent::Other => return None,
+        })
+    }
+}
+
+/// A limit that C has as a signed number.
+pub(crate) fn limit(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+impl ContextOps for RdmaContext {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    fn base(&self) -> &ContextBase {
+        &self.base
+    }
+
+    fn query_device(&self) -> Result<DeviceAttr> {
+        let attr = &self.attr;
+        let byte = |number: i32| u8::try_from(number.clamp(0, 255)).unwrap_or(u8::MAX);
+        Ok(DeviceAttr {
+            fw_ver: self.fw_ver.clone(),
+            node_guid: self.info.node_guid,
+            max_mr_size: attr.max_mr_size,
+            max_qp: limit(attr.max_qp),
+            max_qp_wr: limit(attr.max_qp_wr),
+            max_sge: limit(attr.max_sge),
+            max_cq: limit(attr.max_cq),
+            max_cqe: limit(attr.max_cqe),
+            max_mr: limit(attr.max_mr),
+            max_pd: limit(attr.max_pd),
+            max_qp_rd_atom: byte(attr.max_qp_rd_atom),
+            max_qp_init_rd_atom: byte(attr.max_qp_init_rd_atom),
+            atomic_cap: convert::atomic_cap(attr.atomic_cap),
+            max_srq: limit(attr.max_srq),
+            max_srq_wr: limit(attr.max_srq_wr),
+            max_inline_data: *self.max_inline_data.get_or_init(|| crate::pd::most_inline(&self.raw)),
+            max_mcast_grp: limit(attr.max_mcast_grp),
+            max_ah: limit(attr.max_ah),
+            phys_port_cnt: attr.phys_port_cnt,
+        })
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr> {
+        self.port_attr(port)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>> {
+        self.read_gid_table(port)
+    }
+
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
+        Ok(Arc::new(RdmaPd::new(self)?))
+    }
+
+    fn create_comp_channel(self: Arc<Self>) -> Result<Arc<dyn CompChannelOps>> {
+        Ok(Arc::new(RdmaChannel::new(&self.raw)?))
+    }
+
+    fn create_cq(self: Arc<Self>, cqe: u32, channel: Option<Arc<dyn CompChannelOps>>) -> Result<Arc<dyn CqOps>> {
+        let channel = match channel {
+            Some(channel) => Some(own::<RdmaChannel>(channel.into_any(), "channel")?),
+            None => None,
+        };
+        Ok(RdmaCq::new(self, cqe, channel)?)
+    }
+
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        self.raw.async_fd()
+    }
+
+    fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
+        loop {
+            match self.raw.next_async_event(|raw| self.event(raw))? {
+                None => return Ok(None),
+                Some(Some(event)) => return Ok(Some(event)),
+                Some(None) => {}
+            }
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        crate::counters::read(&self.info.name, self.attr.phys_port_cnt)
+    }
+}

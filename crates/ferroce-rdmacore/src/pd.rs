@@ -1,0 +1,100 @@
+use crate::ah::RdmaAh;
+use crate::context::{RdmaContext, limit};
+use crate::mr::RdmaMr;
+use crate::qp::RdmaQp;
+use crate::srq::RdmaSrq;
+use crate::sys::{QpParts, RawAh, RawContext, RawCq, RawMr, RawPd, RawQp, RawSrq};
+use crate::{address, own};
+use ferroce_abi::types::{ibv_qp_cap, value};
+use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::{Access, AhAttr, Error, QpInitAttr, Region, Result, SrqInitAttr};
+use std::sync::Arc;
+
+/// A protection domain.
+pub(crate) struct RdmaPd {
+    pub(crate) raw: Arc<RawPd>,
+    pub(crate) context: Arc<RdmaContext>,
+}
+
+impl RdmaPd {
+    pub(crate) fn new(context: Arc<RdmaContext>) -> Result<Self> {
+        Ok(Self { raw: Arc::new(RawPd::new(context.raw.clone())?), context })
+    }
+}
+
+impl PdOps for RdmaPd {
+    fn reg_mr(self: Arc<Self>, region: Region, access: Access) -> Result<Arc<dyn MrOps>> {
+        Ok(Arc::new(RdmaMr { raw: RawMr::new(self.raw.clone(), region, access.bits())?, access }))
+    }
+
+    fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
+        let raw = RawAh::new(self.raw.clone(), address::to_abi(attr)?)?;
+        Ok(Arc::new(RdmaAh { raw, attr: *attr, pd: self }))
+    }
+
+    fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
+        let device = &self.context.attr;
+        check("max_wr", attr.max_wr, 1, limit(device.max_srq_wr))?;
+        check("max_sge", attr.max_sge, 0, limit(device.max_srq_sge))?;
+        let raw = Arc::new(RawSrq::new(self.raw.clone(), attr.max_wr, attr.max_sge)?);
+        // It may have more room than was asked for.
+        let real = raw.query()?;
+        let srq = Arc::new(RdmaSrq { raw, max_wr: real.max_wr, max_sge: real.max_sge, context: self.context.clone() });
+        srq.context.registry.srqs.insert(srq.raw.id(), &srq);
+        Ok(srq)
+    }
+
+    fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
+        let (device, cap) = (&self.context.attr, &attr.cap);
+        check("max_send_wr", cap.max_send_wr, 0, limit(device.max_qp_wr))?;
+        check("max_recv_wr", cap.max_recv_wr, 0, limit(device.max_qp_wr))?;
+        check("max_send_sge", cap.max_send_sge, 0, limit(device.max_sge))?;
+        check("max_recv_sge", cap.max_recv_sge, 0, limit(device.max_sge))?;
+        let srq = match &attr.srq {
+            Some(srq) => Some(own::<RdmaSrq>(srq.ops().clone().into_any(), "srq")?),
+            None => None,
+        };
+        if srq.as_ref().is_some_and(|srq| !Arc::ptr_eq(srq.raw.pd(), &self.raw)) {
+            return Err(Error::invalid("srq", "it belongs to another protection domain"));
+        }
+        let send_cq = own(attr.send_cq.ops().clone().into_any(), "send_cq")?;
+        let recv_cq = own(attr.recv_cq.ops().clone().into_any(), "recv_cq")?;
+        Ok(RdmaQp::new(self, attr, send_cq, recv_cq, srq)?)
+    }
+
+    fn context(&self) -> Arc<dyn ContextOps> {
+        self.context.clone()
+    }
+}
+
+fn check(what: &'static str, value: u32, least: u32, most: u32) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(what, format!("{value} is not in {least}..={most}")))
+}
+
+/// The most bytes of inline data. The library has no question for it, so queue pairs are made until one can be.
+pub(crate) fn most_inline(context: &Arc<RawContext>) -> u32 {
+    const SIZES: [u32; 10] = [1024, 512, 476, 400, 256, 220, 128, 96, 64, 32];
+    let attempt = || {
+        let pd = Arc::new(RawPd::new(context.clone())?);
+        let cq = Arc::new(RawCq::new(context.clone(), 2, None, 0)?);
+        let made = |max_inline_data| {
+            let cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data };
+            let parts = QpParts {
+                pd: pd.clone(),
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: None,
+                cap,
+                qp_type: value::IBV_QPT_RC,
+                sq_sig_all: false,
+            };
+            // What it really has may be more, but only for queue pairs of this shape.
+            RawQp::new(parts).is_ok()
+        };
+        Ok::<_, Error>(SIZES.into_iter().find(|&size| made(size)))
+    };
+    attempt().ok().flatten().unwrap_or(0)
+}

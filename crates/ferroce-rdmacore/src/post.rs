@@ -1,0 +1,55 @@
+//! Posting lists of work requests: what the contract checks before the device sees them, and what its answers mean.
+
+use crate::errno;
+use crate::sys::RecvList;
+use ferroce_verbs::{Error, PostError, RecvWr, Result};
+
+/// A queue that takes receives.
+#[derive(Clone, Copy)]
+pub(crate) struct RecvQueue {
+    pub(crate) name: &'static str,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+}
+
+/// Posts receives, in order; stops at the first that fails.
+#[inline]
+pub(crate) fn receives<'a>(
+    wrs: &[RecvWr<'a>],
+    queue: RecvQueue,
+    post: impl Fn(&mut RecvList<'a>) -> Result<(), (usize, i32)>,
+) -> Result<(), PostError> {
+    let mut list = RecvList::new();
+    // How many are posted.
+    let mut done = 0;
+    let flush = |list: &mut RecvList<'a>, done: &mut usize| {
+        let len = list.len();
+        post(list).map_err(|(index, number)| PostError {
+            index: *done + index,
+            error: refused(number, queue.name, queue.max_wr),
+        })?;
+        *done += len;
+        Ok(())
+    };
+    for wr in wrs {
+        if wr.sges.len() > queue.max_sge as usize {
+            flush(&mut list, &mut done)?;
+            let why = format!("{} elements, the queue was made for {}", wr.sges.len(), queue.max_sge);
+            return Err(PostError { index: done, error: Error::invalid("sges", why) });
+        }
+        list.push(wr);
+        if list.is_full() {
+            flush(&mut list, &mut done)?;
+        }
+    }
+    flush(&mut list, &mut done)
+}
+
+/// Why the device did not take a work request.
+#[cold]
+pub(crate) fn refused(number: i32, queue: &'static str, capacity: u32) -> Error {
+    match number {
+        libc::ENOMEM => Error::QueueFull { queue, capacity },
+        number => errno::error("posting a work request", number),
+    }
+}

@@ -1,0 +1,280 @@
+use crate::ah::RdmaAh;
+use crate::cq::RdmaCq;
+use crate::note::StateNote;
+use crate::pd::RdmaPd;
+use crate::post::{self, RecvQueue};
+use crate::sent_to::SentTo;
+use crate::srq::RdmaSrq;
+use crate::sys::{QpParts, RawQp, SendList};
+use crate::{attr, convert, errno};
+use ferroce_abi::types::{ibv_gid, ibv_qp_cap, value};
+use ferroce_verbs::provider::QpOps;
+use ferroce_verbs::{
+    Data, Error, Gid, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, check_transition,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A queue pair.
+pub(crate) struct RdmaQp {
+    raw: Arc<RawQp>,
+    qp_num: u32,
+    qp_type: QpType,
+    cap: QpCap,
+    note: StateNote,
+    pd: Arc<RdmaPd>,
+    _send_cq: Arc<RdmaCq>,
+    _recv_cq: Arc<RdmaCq>,
+    srq: Option<Arc<RdmaSrq>>,
+    groups: Mutex<Vec<Gid>>,
+    sent_to: Mutex<SentTo>,
+}
+
+impl RdmaQp {
+    pub(crate) fn new(
+        pd: Arc<RdmaPd>,
+        attr: &QpInitAttr,
+        send_cq: Arc<RdmaCq>,
+        recv_cq: Arc<RdmaCq>,
+        srq: Option<Arc<RdmaSrq>>,
+    ) -> Result<Arc<Self>> {
+        let raw = RawQp::new(QpParts {
+            pd: pd.raw.clone(),
+            send_cq: send_cq.raw.clone(),
+            recv_cq: recv_cq.raw.clone(),
+            srq: srq.as_ref().map(|srq| srq.raw.clone()),
+            cap: ibv_qp_cap {
+                max_send_wr: attr.cap.max_send_wr.max(1),
+                max_recv_wr: if srq.is_some() { 0 } else { attr.cap.max_recv_wr.max(1) },
+                max_send_sge: attr.cap.max_send_sge,
+                max_recv_sge: attr.cap.max_recv_sge,
+                max_inline_data: attr.cap.max_inline_data,
+            },
+            qp_type: convert::qp_type(attr.qp_type),
+            sq_sig_all: attr.sq_sig_all,
+        })?;
+        let real = raw.cap();
+        let qp = Arc::new(Self {
+            qp_num: raw.qp_num(),
+            qp_type: attr.qp_type,
+            cap: QpCap {
+                max_send_wr: real.max_send_wr,
+                max_recv_wr: real.max_recv_wr,
+                max_send_sge: real.max_send_sge,
+                max_recv_sge: real.max_recv_sge,
+                max_inline_data: real.max_inline_data,
+            },
+            raw: Arc::new(raw),
+            note: StateNote::new(QpState::Reset),
+            pd,
+            _send_cq: send_cq,
+            _recv_cq: recv_cq,
+            srq,
+            groups: Mutex::default(),
+            sent_to: Mutex::new(SentTo::new(real.max_send_wr)),
+        });
+        let registry = &qp.pd.context.registry;
+        registry.qps.insert(qp.raw.id(), &qp);
+        registry.numbers.insert(qp.qp_num, &qp);
+        Ok(qp)
+    }
+
+    /// A request of it failed, or an event says that it did.
+    pub(crate) fn failed(&self) {
+        self.note.doubt();
+    }
+
+    /// Asks the device.
+    fn ask(&self) -> QpState {
+        let question = self.note.ask();
+        let state = match self.raw.query(value::IBV_QP_STATE) {
+            Ok(attr) => convert::state(attr.qp_state),
+            // The device is gone, and with it all queue pairs.
+            Err(_) => QpState::Err,
+        };
+        self.note.answered(&question, state);
+        state
+    }
+
+    fn destination<'a>(&self, wr: &SendWr<'a>) -> Result<Option<&'a RdmaAh>> {
+        let Some(dest) = wr.ud else { return Ok(None) };
+        let ah: &RdmaAh = match (**dest.ah.ops()).as_any().downcast_ref() {
+            Some(ah) => ah,
+            None => return Err(Error::invalid("ah", "it belongs to another device")),
+        };
+        if !Arc::ptr_eq(ah.raw.pd(), &self.pd.raw) {
+            return Err(Error::invalid("ah", "it belongs to another protection domain"));
+        }
+        Ok(Some(ah))
+    }
+
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        if let state @ (QpState::Reset | QpState::Init | QpState::Rtr) = self.note.noted() {
+            return Err(Error::State { what: "post_send", state });
+        }
+        wr.check(self.qp_type)?;
+        match wr.data {
+            Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
+                let why = format!("{} elements, the queue pair was made for {}", sges.len(), self.cap.max_send_sge);
+                Err(Error::invalid("sges", why))
+            }
+            Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
+                let why = format!("{} bytes, the queue pair was made for {}", bytes.len(), self.cap.max_inline_data);
+                Err(Error::invalid("inline data", why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RdmaQp {
+    /// Posts what is in the list, which is the beginning of `wrs`.
+    #[inline]
+    fn flush(&self, list: &mut SendList<'_>, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let stopped =
+            |(index, number)| PostError { index, error: post::refused(number, "send queue", self.cap.max_send_wr) };
+        if self.qp_type != QpType::Ud {
+            return list.post(&self.raw).map_err(stopped);
+        }
+        let wrs = &wrs[..list.len()];
+        // In the order of the queue, so nobody else may post in between. Posting does not block.
+        let mut sent_to = self.sent_to.lock();
+        let result = list.post(&self.raw);
+        let posted = result.map_or_else(|(index, _)| index, |()| wrs.len());
+        let done = sent_to.posted(wrs[..posted].iter().filter_map(|wr| wr.ud).map(|dest| dest.ah.clone()));
+        drop(sent_to);
+        // The last handle to an address may be among them, and destroying it takes its time.
+        drop(done);
+        result.map_err(stopped)
+    }
+}
+
+impl QpOps for RdmaQp {
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    fn state(&self) -> QpState {
+        self.note.certain().unwrap_or_else(|| self.ask())
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let next = check_transition(self.qp_type, self.state(), attr)?;
+        let (values, mask) = attr::to_abi(attr, &self.pd.context)?;
+        let change = self.note.begin();
+        let result = self.raw.modify(values, mask);
+        self.note.end(&change, result.is_ok().then_some(next));
+        match result {
+            Ok(()) => {
+                if next == QpState::Reset {
+                    // Nothing is outstanding any more.
+                    let gone = self.sent_to.lock().clear();
+                    drop(gone);
+                }
+                Ok(())
+            }
+            Err(number) => {
+                // Was it the state? The queue pair may have failed without anybody having seen it yet.
+                check_transition(self.qp_type, self.ask(), attr)?;
+                errno::check("modifying a queue pair", number)
+            }
+        }
+    }
+
+    fn query(&self) -> Result<QpAttr> {
+        let question = self.note.ask();
+        let attr = attr::from_abi(&self.raw.query(attr::MASK)?, self.qp_type);
+        if let Some(state) = attr.state {
+            self.note.answered(&question, state);
+        }
+        Ok(attr)
+    }
+
+    #[inline]
+    fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let mut list = SendList::new();
+        let mut done = 0;
+        for wr in wrs {
+            match self.check_send(wr).and_then(|()| self.destination(wr)) {
+                Ok(ah) => list.push(wr, ah.map(|ah| &ah.raw)),
+                Err(error) => {
+                    let index = done + list.len();
+                    self.flush(&mut list, &wrs[done..]).map_err(|error| beyond(error, done))?;
+                    return Err(PostError { index, error });
+                }
+            }
+            if list.is_full() {
+                let count = list.len();
+                self.flush(&mut list, &wrs[done..]).map_err(|error| beyond(error, done))?;
+                done += count;
+            }
+        }
+        self.flush(&mut list, &wrs[done..]).map_err(|error| beyond(error, done))
+    }
+
+    #[inline]
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            let error = Error::invalid("queue pair", "it uses an SRQ: post receives there");
+            return Err(PostError { index: 0, error });
+        }
+        if self.note.noted() == QpState::Reset && !wrs.is_empty() {
+            return Err(PostError { index: 0, error: Error::State { what: "post_recv", state: QpState::Reset } });
+        }
+        let queue = RecvQueue { name: "receive queue", max_wr: self.cap.max_recv_wr, max_sge: self.cap.max_recv_sge };
+        post::receives(wrs, queue, |list| list.post(&self.raw))
+    }
+
+    fn attach_mcast(&self, gid: Gid) -> Result<()> {
+        if self.qp_type != QpType::Ud {
+            return Err(Error::invalid("queue pair", "only UD queue pairs can join a multicast group"));
+        }
+        if !gid.is_multicast() {
+            return Err(Error::invalid("gid", format!("{gid} is not a multicast group")));
+        }
+        self.raw.attach_mcast(ibv_gid { raw: gid.to_bytes() })?;
+        let mut groups = self.groups.lock();
+        if !groups.contains(&gid) {
+            groups.push(gid);
+        }
+        Ok(())
+    }
+
+    fn detach_mcast(&self, gid: Gid) -> Result<()> {
+        let mut groups = self.groups.lock();
+        let Some(at) = groups.iter().position(|&group| group == gid) else {
+            return Err(Error::invalid("gid", format!("the queue pair is not in group {gid}")));
+        };
+        groups.swap_remove(at);
+        drop(groups);
+        self.raw.detach_mcast(ibv_gid { raw: gid.to_bytes() })
+    }
+}
+
+/// An error of a part of a list that begins at `done`.
+#[cold]
+fn beyond(error: PostError, done: usize) -> PostError {
+    PostError { index: done + error.index, ..error }
+}
+
+impl Drop for RdmaQp {
+    fn drop(&mut self) {
+        let registry = &self.pd.context.registry;
+        registry.qps.remove(&self.raw.id());
+        registry.numbers.remove(&self.qp_num);
+        // The kernel does not destroy a member of a group.
+        for gid in self.groups.get_mut().drain(..) {
+            if let Err(error) = self.raw.detach_mcast(ibv_gid { raw: gid.to_bytes() }) {
+                tracing::warn!(%error, %gid, "the queue pair could not leave its group");
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+use super::{RawChannel, RawContext};
+use crate::errno;
+use ferroce_abi::inline;
+use ferroce_abi::types::{ibv_cq, ibv_wc};
+use ferroce_verbs::{Error, Result};
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// Completions that are taken from the device at a time.
+pub(crate) const BATCH: usize = 16;
+
+/// A completion queue.
+pub(crate) struct RawCq {
+    context: Arc<RawContext>,
+    _channel: Option<Arc<RawChannel>>,
+    cq: NonNull<ibv_cq>,
+}
+
+// SAFETY: the library's verbs may be called from any thread with any object.
+unsafe impl Send for RawCq {}
+// SAFETY: as above.
+unsafe impl Sync for RawCq {}
+
+impl RawCq {
+    pub(crate) fn new(
+        context: Arc<RawContext>,
+        entries: u32,
+        channel: Option<Arc<RawChannel>>,
+        vector: u32,
+    ) -> Result<Self> {
+        let entries = i32::try_from(entries).map_err(|_| Error::invalid("cqe", "it is more than 2^31-1"))?;
+        let on = channel.as_ref().map_or(null_mut(), |channel| channel.as_ptr());
+        // SAFETY: context and channel are alive, and are held.
+        let cq = unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
+        let cq = NonNull::new(cq).ok_or_else(|| errno::last("making a completion queue"))?;
+        Ok(Self { context, _channel: channel, cq })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    /// What events name it by.
+    pub(crate) fn id(&self) -> usize {
+        self.as_ptr() as usize
+    }
+
+    /// How many entries it has room for.
+    pub(crate) fn entries(&self) -> u32 {
+        // SAFETY: the queue is alive.
+        u32::try_from(unsafe { (*self.as_ptr()).cqe }).unwrap_or(0)
+    }
+
+    /// Takes up to `most` completions, [`BATCH`] at most, and shows each to `take`; says how many there were.
+    #[inline]
+    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(&ibv_wc)) -> Result<usize> {
+        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let most = most.min(BATCH);
+        // SAFETY: the queue is alive, and `batch` has room for `most`.
+        let got = unsafe { inline::poll_cq(self.as_ptr(), most as i32, batch.as_mut_ptr().cast()) };
+        let Ok(got) = usize::try_from(got) else {
+            return Err(errno::error("polling a completion queue", if got == -1 { libc::EIO } else { -got }));
+        };
+        for wc in &batch[..got.min(most)] {
+            // SAFETY: the library says that it has written so many; fields that it leaves alone are integers, which `BATCH` places on
+            // the stack cannot make invalid, and the status says which of them mean something.
+            take(unsafe { wc.assume_init_ref() });
+        }
+        Ok(got)
+    }
+
+    pub(crate) fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: the queue is alive.
+        let number = unsafe { inline::req_notify_cq(self.as_ptr(), solicited_only) };
+        errno::check("arming a completion queue", number)
+    }
+}
+
+impl Drop for RawCq {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold their completion queues, so none uses it any more. It waits until events that were read are
+        // acknowledged, which whoever reads one does at once.
+        let number = unsafe { (self.context.library.destroy_cq)(self.as_ptr()) };
+        super::destroyed("a completion queue", number);
+    }
+}

@@ -1,0 +1,50 @@
+//! The library's objects, owned: one type for each. Each holds its parents, is created only by them, and is destroyed when it is dropped.
+//!
+//! That is the invariant from which all calls here are sound: a pointer inside one of these types is to an object that is alive, as are
+//! all that it was made from, and nothing outside this module can destroy it. The library itself may be called from any thread with any
+//! object (rdma-core, `Documentation/libibverbs.md`: all verbs are thread safe), which is why all types are `Send` and `Sync`.
+//!
+//! An object that the library fails to destroy is left alone and logged: the device may still use it.
+
+mod channel;
+mod context;
+mod cq;
+mod list;
+mod mr;
+mod pd;
+mod post;
+mod qp;
+mod srq;
+
+pub(crate) use channel::RawChannel;
+pub(crate) use context::{RawContext, RawEvent};
+pub(crate) use cq::{BATCH as CQ_BATCH, RawCq};
+pub(crate) use list::{DeviceList, Listed};
+pub(crate) use mr::RawMr;
+pub(crate) use pd::{RawAh, RawPd};
+pub(crate) use post::{BATCH as POST_BATCH, RecvList, SendList};
+pub(crate) use qp::{QpParts, RawQp};
+pub(crate) use srq::RawSrq;
+
+use ferroce_verbs::Error;
+
+/// The result of destroying something: nobody is there to hear of it.
+fn destroyed(what: &'static str, number: i32) -> bool {
+    if number == 0 {
+        return true;
+    }
+    let error = crate::errno::error(format!("destroying {what}"), number.abs());
+    match error {
+        // With the device the kernel's object went, and all that is left is a little memory of the library's.
+        Error::Device(_) => tracing::debug!(what, "not destroyed: the device is gone"),
+        error => tracing::error!(%error, "the device may still use it"),
+    }
+    false
+}
+
+/// Makes a descriptor non-blocking.
+fn set_nonblocking(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), Error> {
+    let failed = |error| Error::os("making a descriptor of the device non-blocking", error);
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+}
