@@ -1,5 +1,6 @@
 //! What a full test run consists of. Everything that one may want to change is in the tables of this file.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::deny;
@@ -92,6 +93,19 @@ pub(crate) const VM_SCRIPT_SECONDS: u64 = 900;
 /// The command that builds the tool as it is shipped.
 pub(crate) fn build_binaries(workspace: &Workspace) -> Command {
     workspace.cargo(["build", "--locked", "--release", "--package", "ferroce"])
+}
+
+/// Examples that scripts of the kernel test bed run, as package and name. They are built without optimization, as tests are.
+const VM_PROGRAMS: &[(&str, &str)] = &[("ferroce-conformance", "rdmacore")];
+
+/// The commands that build them, and where they then are.
+pub(crate) fn vm_programs(workspace: &Workspace) -> Vec<(Command, PathBuf)> {
+    let program = |&(package, name): &(&str, &str)| {
+        // Debugging information would be most of the initial RAM disk.
+        let args = ["rustc", "--locked", "--package", package, "--example", name, "--", "-C", "strip=debuginfo"];
+        (workspace.cargo(args), workspace.target_dir().join("debug/examples").join(name))
+    };
+    VM_PROGRAMS.iter().map(program).collect()
 }
 
 /// A step that is one command and one check.

@@ -132,6 +132,7 @@ mod tests {
         assert!(matches!(error, Unavailable::Library { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("/nowhere/libibverbs.so.1") && text.contains("apt install libibverbs1"), "{text}");
+        assert!(text.contains("No such file"), "{text}");
     }
 
     #[test]

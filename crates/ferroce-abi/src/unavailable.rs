@@ -7,8 +7,9 @@ use std::path::PathBuf;
 pub enum Unavailable {
     /// The library cannot be loaded.
     #[error(
-        "rdma-core's library {name} cannot be loaded ({source}): install it (Debian, Ubuntu: apt install libibverbs1 \
-         ibverbs-providers; Fedora, RHEL: dnf install libibverbs), or name the file in FERROCE_LIBIBVERBS"
+        "rdma-core's library {name} cannot be loaded ({}): install it (Debian, Ubuntu: apt install libibverbs1 \
+         ibverbs-providers; Fedora, RHEL: dnf install libibverbs), or name the file in FERROCE_LIBIBVERBS",
+        loader(.source)
     )]
     Library {
         /// What was loaded.
@@ -83,4 +84,9 @@ pub enum Unavailable {
         /// What the library says.
         source: io::Error,
     },
+}
+
+/// What the dynamic loader says: it is one error further down.
+fn loader(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -378,7 +378,8 @@ impl Qp {
         self.0.cap()
     }
 
-    /// Its present state.
+    /// Its present state, as far as this process knows. A device may change it by itself, when a request fails: then it is known at the
+    /// latest once the failed completion is polled, the event read, or the device asked with [`Qp::query`].
     pub fn state(&self) -> QpState {
         self.0.state()
     }

@@ -174,7 +174,7 @@ pub trait QpOps: AsAny {
     fn qp_type(&self) -> QpType;
     /// The sizes that it really has.
     fn cap(&self) -> QpCap;
-    /// Its present state.
+    /// Its present state, as far as this process knows: no system call as long as nothing failed.
     fn state(&self) -> QpState;
     /// Changes its state and attributes.
     fn modify(&self, attr: &QpAttr) -> Result<()>;

@@ -108,11 +108,19 @@ fn cache_dir() -> Result<PathBuf, Error> {
 
 fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
     let start = Instant::now();
-    let status = exec::stream(&mut steps::build_binaries(workspace), log, |_| {})?;
-    if !status.success() {
-        let mut tally = Tally::default();
-        tally.fail("the tool does not build");
-        return Ok(tally);
+    let mut files = job.files.clone();
+    let mut builds = vec![(steps::build_binaries(workspace), "the tool")];
+    for (build, file) in steps::vm_programs(workspace) {
+        builds.push((build, "a program of the test bed"));
+        files.push(file);
+    }
+    for (mut build, what) in builds {
+        let status = exec::stream(&mut build, log, |_| {})?;
+        if !status.success() {
+            let mut tally = Tally::default();
+            tally.fail(format!("{what} does not build"));
+            return Ok(tally);
+        }
     }
     let tool = workspace.target_dir().join("release/ferroce");
 
@@ -127,7 +135,7 @@ fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
             guest: &workspace.root().join("vm"),
             nonce: &nonce,
             tool: &tool,
-            files: &job.files,
+            files: &files,
             scripts: &job.scripts,
         },
     )?;

@@ -1,0 +1,108 @@
+#!/bin/sh
+# The tool on the kernel's Soft-RoCE, through rdma-core: against rdma-core's own programs on the same device, against the software device in the
+# namespace `soft`, and what it says where it cannot be used.
+#
+#   rdmacore.sh                 pingpong and errors
+#   rdmacore.sh PART...         parts of it: errors, local (the C programs), soft (the software device), conformance (the suite, all of it)
+#   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
+. "${0%/*}/lib.sh"
+
+gid_4=$(gid_index rxe0 $RXE_IP4) gid_6=$(gid_index rxe0 $RXE_IP6)
+port=19000
+
+# both TRANSPORT FAMILY OPTIONS: the C program and ours, each as the server, on one device.
+both() {
+  eval "gid=\$gid_$2"
+  port=$((port + 1))
+  c="ibv_$1_pingpong -d rxe0 -g $gid -p $port $3"
+  ours="ferroce pingpong $1 -d rxe0 -g $gid -p $port $3"
+  pair "$1 ipv$2 C to ferroce: $3" "$ours" tcp:$port "$c $RXE_IP4"
+  pair "$1 ipv$2 ferroce to C: $3" "$c" tcp:$port "$ours $RXE_IP4"
+}
+
+# across TRANSPORT FAMILY OPTIONS: rxe and the software device, each as the server.
+across() {
+  eval "address=\$RXE_IP$2 soft=\$SOFT_IP$2"
+  port=$((port + 1))
+  rxe="ferroce pingpong $1 -d rxe0 -g $address -p $port $3"
+  ours="$IN_SOFT $AS_NOBODY ferroce pingpong $1 -g $soft -p $port $3"
+  pair "$1 ipv$2 soft to rxe: $3" "$rxe" tcp:$port "$ours $RXE_IP4"
+  pair "$1 ipv$2 rxe to soft: $3" "$ours" soft-tcp:$port "$rxe $SOFT_IP4"
+}
+
+part_local() {
+  for transport in rc uc srq; do
+    for options in "-c -s 1 -n 200" "-c -s 65537 -n 20" "-c -e -s 1024 -n 50"; do
+      both $transport 4 "$options"
+    done
+    both $transport 6 "-c -s 4096 -n 50"
+  done
+  both ud 4 "-c -s 1 -n 200"
+  both ud 4 "-c -e -s 1024 -n 50"
+  both ud 6 "-c -s 1024 -n 50"
+}
+
+part_soft() {
+  for family in 4 6; do
+    for transport in rc uc srq; do
+      across $transport $family "-c -s 1 -n 200"
+      across $transport $family "-c -s 65537 -n 20"
+    done
+    across ud $family "-c -s 1024 -n 200"
+  done
+}
+
+# says NAME TEXT COMMAND: it fails, and says so.
+says() {
+  start client "$3"
+  await $((limit + 5)) ended client || stop client
+  if [ "$(status client)" = 3 ] && printed client "$2"; then pass "$1"; else fail "$1" "status $(status client)" client; fi
+}
+
+part_errors() {
+  case_of "info shows rxe0" "ferroce info --device rxe0"
+  for text in "provider rdma-core" "::ffff:$RXE_IP4" "port 1: active, Ethernet, MTU 1024 of 4096" "nothing is missing"; do
+    if printed client "$text"; then pass "info says: $text"; else fail "info says: $text" "it does not" client; fi
+  done
+  case_of "info lists both devices" "ferroce info"
+  for text in "device soft0" "device rxe0"; do
+    if printed client "$text"; then pass "info says: $text"; else fail "info says: $text" "it does not" client; fi
+  done
+  case_of "info shows counters" "ferroce info --device rxe0 --counters"
+  if printed client rcvd_pkts; then pass "info says: rcvd_pkts"; else fail "info says: rcvd_pkts" "it does not" client; fi
+  case_of "the variable names the device" "env FERROCE_DEVICE=rxe0 ferroce info"
+
+  says "an unknown device is refused with a list" "this machine has soft0, rxe0" "ferroce info --device rxe7"
+  says "no library" "cannot be loaded" "env FERROCE_LIBIBVERBS=/nowhere/libibverbs.so.1 ferroce info --device rxe0"
+  # The file stays as it is for everybody else.
+  chmod 600 /dev/infiniband/uverbs0
+  says "no permission on the device file" "no permission to open /dev/infiniband/uverbs0" "$AS_NOBODY ferroce info --device rxe0"
+  chmod 666 /dev/infiniband/uverbs0
+  case_of "permission on the device file is enough" "$AS_NOBODY ferroce info --device rxe0"
+  mv /dev/infiniband /dev/infiniband.away
+  says "no device file" "has no file /dev/infiniband/uverbs0" "ferroce info --device rxe0"
+  mv /dev/infiniband.away /dev/infiniband
+  case_of "nobody else minds a missing file" "ferroce info --device soft0"
+  rdma link del rxe0
+  says "no device" "the kernel has no RDMA device" "ferroce info --device rxe0"
+  case_of "the software device needs none" "ferroce pingpong rc --help"
+  rdma link add rxe0 type rxe netdev v0
+  await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
+}
+
+# The program prints the cases as this script does.
+part_conformance() { suite; }
+suite() {
+  # shellcheck disable=SC2086 # the filter may be none
+  /payload/rdmacore rxe0 $RXE_IP4 $1
+  [ $? = 0 ] || failed=$((failed + 1))
+  passed=$((passed + 1))
+}
+
+if [ "$1" = suite ]; then
+  suite "$2"
+  finish
+fi
+[ $# = 0 ] && set -- local soft errors
+for part; do part_$part; done
+finish
