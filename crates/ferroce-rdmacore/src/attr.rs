@@ -23,6 +23,10 @@ pub(crate) fn to_abi(attr: &QpAttr, context: &RdmaContext) -> Result<(ibv_qp_att
     if let Some(port) = attr.port_num.or(attr.ah_attr.map(|ah_attr| ah_attr.port_num)) {
         context.check_port(port)?;
     }
+    if let Some(index) = attr.pkey_index {
+        // Without a port it is the one that the queue pair has, and most devices have one.
+        context.check_pkey(attr.port_num.unwrap_or(1), index)?;
+    }
     let state = |state: Option<QpState>| state.map_or(0, convert::state_number);
     let values = ibv_qp_attr {
         qp_state: state(attr.state),
@@ -46,6 +50,12 @@ pub(crate) fn to_abi(attr: &QpAttr, context: &RdmaContext) -> Result<(ibv_qp_att
         ..ibv_qp_attr::default()
     };
     Ok((values, attr.mask().bits()))
+}
+
+/// What takes a queue pair to the error state, from any other but RESET.
+pub(crate) fn error_state() -> (ibv_qp_attr, u32) {
+    let values = ibv_qp_attr { qp_state: convert::state_number(QpState::Err), ..ibv_qp_attr::default() };
+    (values, QpAttrMask::STATE.bits())
 }
 
 /// What a queried queue pair of this type has. Attributes that its type or its state does not have are left out.

@@ -6,7 +6,7 @@ use crate::sys::{RawContext, RawEvent};
 use crate::{convert, own};
 use ferroce_abi::types::ibv_device_attr;
 use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, PdOps};
-use ferroce_verbs::{AsyncEvent, Cq, DeviceAttr, DeviceInfo, EventType, GidEntry, PortAttr, Qp, Result, Srq};
+use ferroce_verbs::{AsyncEvent, Cq, DeviceAttr, DeviceInfo, Error, EventType, GidEntry, PortAttr, Qp, Result, Srq};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,6 +17,8 @@ pub(crate) struct RdmaContext {
     pub(crate) registry: Registry,
     /// What it can do, as it said when it was opened.
     pub(crate) attr: ibv_device_attr,
+    /// Lengths of the ports' P_Key tables.
+    pkeys: Vec<u16>,
     fw_ver: String,
     info: DeviceInfo,
     base: ContextBase,
@@ -28,7 +30,10 @@ impl RdmaContext {
     pub(crate) fn new(info: DeviceInfo, raw: RawContext) -> Result<Arc<Self>> {
         let (attr, fw_ver) = raw.query_device()?;
         let info = DeviceInfo { node_guid: u64::from_be(attr.node_guid), ..info };
+        let pkeys =
+            (1..=attr.phys_port_cnt).map(|port| Ok(raw.query_port(port)?.pkey_tbl_len)).collect::<Result<_>>()?;
         Ok(Arc::new(Self {
+            pkeys,
             raw: Arc::new(raw),
             registry: Registry::default(),
             attr,
@@ -38,6 +43,15 @@ impl RdmaContext {
             max_inline_data: OnceLock::new(),
             next_vector: AtomicU32::new(0),
         }))
+    }
+
+    /// Not every device refuses a P_Key that it does not have.
+    pub(crate) fn check_pkey(&self, port: u8, index: u16) -> Result<()> {
+        let length = self.pkeys.get(usize::from(port).wrapping_sub(1)).copied().unwrap_or(0);
+        if index < length {
+            return Ok(());
+        }
+        Err(Error::invalid("pkey_index", format!("{index} is not in the P_Key table of {length} entries")))
     }
 
     /// Completion queues take turns.

@@ -91,6 +91,15 @@ pub(crate) fn fail_qp(qp_num: u32) {
     });
 }
 
+/// A receive completes, with a GRH or what a device takes for one.
+pub(crate) fn receive(qp_num: u32) {
+    with(|state| {
+        let wc = ibv_wc { qp_num, opcode: value::IBV_WC_RECV, wc_flags: value::IBV_WC_GRH, ..ibv_wc::default() };
+        let cq = state.live.iter().find(|(_, (what, _))| *what == "cq").map_or(0, |(&cq, _)| cq);
+        state.completions.entry(cq).or_default().push_back(wc);
+    });
+}
+
 /// An event that waits.
 pub(crate) fn raise(kind: u32, what: &'static str) {
     with(|state| {
@@ -103,7 +112,10 @@ pub(crate) fn raise(kind: u32, what: &'static str) {
 pub(crate) fn open() -> Context {
     let list = DeviceList::get(library(), &Host::default()).expect("a list");
     let listed = list.names().remove(0);
-    assert_eq!((listed.name.as_str(), listed.file.as_str(), listed.node_guid), ("fake0", "uverbs9", 0x0102_0304_0506_0708));
+    assert_eq!(
+        (listed.name.as_str(), listed.file.as_str(), listed.node_guid),
+        ("fake0", "uverbs9", 0x0102_0304_0506_0708)
+    );
     let raw = list.open("fake0", &Host::default()).expect("a device").expect("a context");
     let info = DeviceInfo { name: listed.name, provider: "fake", node_guid: listed.node_guid };
     Context::from_ops(RdmaContext::new(info, raw).expect("a context"))
@@ -231,7 +243,9 @@ unsafe extern "C" fn get_async_event(_context: *mut ibv_context, event: *mut ibv
     };
     with(|state| state.unacknowledged += 1);
     // SAFETY: the caller gives a place for the event.
-    unsafe { *event = ibv_async_event { element: ibv_async_event_element { qp: object as *mut ibv_qp }, event_type: kind } };
+    unsafe {
+        *event = ibv_async_event { element: ibv_async_event_element { qp: object as *mut ibv_qp }, event_type: kind }
+    };
     0
 }
 
@@ -254,7 +268,7 @@ unsafe extern "C" fn query_port(_context: *mut ibv_context, _port: u8, attr: *mu
     // SAFETY: the caller gives a place for the attributes.
     let attr = unsafe { &mut *attr };
     (attr.state, attr.max_mtu, attr.active_mtu) = (value::IBV_PORT_ACTIVE, value::IBV_MTU_4096, value::IBV_MTU_1024);
-    (attr.gid_tbl_len, attr.link_layer) = (4, value::IBV_LINK_LAYER_ETHERNET as u8);
+    (attr.gid_tbl_len, attr.pkey_tbl_len, attr.link_layer) = (4, 1, value::IBV_LINK_LAYER_ETHERNET as u8);
     0
 }
 
@@ -453,7 +467,9 @@ fn flush(state: &mut State, qp: usize) {
     };
     let sends = state.sends.remove(&qp).unwrap_or_default();
     let receives = state.receives.remove(&qp).unwrap_or_default();
-    for (cq, wr_id) in sends.into_iter().map(|wr_id| (send_cq, wr_id)).chain(receives.into_iter().map(|wr_id| (recv_cq, wr_id))) {
+    for (cq, wr_id) in
+        sends.into_iter().map(|wr_id| (send_cq, wr_id)).chain(receives.into_iter().map(|wr_id| (recv_cq, wr_id)))
+    {
         let wc = ibv_wc { wr_id, qp_num, status: value::IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() };
         state.completions.entry(cq).or_default().push_back(wc);
     }
@@ -491,7 +507,8 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, mut wr: *mut ibv_send_wr, bad: *
             result = libc::ENOMEM;
             break;
         }
-        let is_send = matches!(request.opcode, value::IBV_WR_SEND | value::IBV_WR_SEND_WITH_IMM | value::IBV_WR_SEND_WITH_INV);
+        let is_send =
+            matches!(request.opcode, value::IBV_WR_SEND | value::IBV_WR_SEND_WITH_IMM | value::IBV_WR_SEND_WITH_INV);
         let inline = (request.send_flags & value::IBV_SEND_INLINE != 0).then(|| {
             // SAFETY: inline data is one element that can be read.
             unsafe {

@@ -16,7 +16,11 @@ mod convert;
 mod counters;
 mod cq;
 mod device;
+mod drain;
 mod errno;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod fake;
 mod mr;
 mod note;
 mod pd;
@@ -28,6 +32,8 @@ mod sent_to;
 mod srq;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use device::{RdmaDevice, devices};
 pub use errno::DeviceGone;

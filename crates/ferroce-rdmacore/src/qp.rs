@@ -1,5 +1,6 @@
 use crate::ah::RdmaAh;
 use crate::cq::RdmaCq;
+use crate::drain::{Drained, Markers};
 use crate::note::StateNote;
 use crate::pd::RdmaPd;
 use crate::post::{self, RecvQueue};
@@ -14,6 +15,7 @@ use ferroce_verbs::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A queue pair.
 pub(crate) struct RdmaQp {
@@ -23,11 +25,14 @@ pub(crate) struct RdmaQp {
     cap: QpCap,
     note: StateNote,
     pd: Arc<RdmaPd>,
-    _send_cq: Arc<RdmaCq>,
-    _recv_cq: Arc<RdmaCq>,
+    send_cq: Arc<RdmaCq>,
+    recv_cq: Arc<RdmaCq>,
     srq: Option<Arc<RdmaSrq>>,
     groups: Mutex<Vec<Gid>>,
     sent_to: Mutex<SentTo>,
+    /// Whether something was posted since it was in RESET.
+    posted_sends: AtomicBool,
+    posted_receives: AtomicBool,
 }
 
 impl RdmaQp {
@@ -67,16 +72,24 @@ impl RdmaQp {
             raw: Arc::new(raw),
             note: StateNote::new(QpState::Reset),
             pd,
-            _send_cq: send_cq,
-            _recv_cq: recv_cq,
+            send_cq,
+            recv_cq,
             srq,
             groups: Mutex::default(),
             sent_to: Mutex::new(SentTo::new(real.max_send_wr)),
+            posted_sends: AtomicBool::new(false),
+            posted_receives: AtomicBool::new(false),
         });
+        qp.send_cq.serve(qp.qp_type);
+        qp.recv_cq.serve(qp.qp_type);
         let registry = &qp.pd.context.registry;
         registry.qps.insert(qp.raw.id(), &qp);
         registry.numbers.insert(qp.qp_num, &qp);
         Ok(qp)
+    }
+
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.qp_type == QpType::Ud
     }
 
     /// A request of it failed, or an event says that it did.
@@ -133,6 +146,9 @@ impl RdmaQp {
     fn flush(&self, list: &mut SendList<'_>, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let stopped =
             |(index, number)| PostError { index, error: post::refused(number, "send queue", self.cap.max_send_wr) };
+        if list.len() != 0 {
+            mark(&self.posted_sends);
+        }
         if self.qp_type != QpType::Ud {
             return list.post(&self.raw).map_err(stopped);
         }
@@ -146,6 +162,51 @@ impl RdmaQp {
         // The last handle to an address may be among them, and destroying it takes its time.
         drop(done);
         result.map_err(stopped)
+    }
+}
+
+impl RdmaQp {
+    /// Sees to it that what is outstanding is flushed, if there is anything and somebody may want to know: see [`crate::drain`].
+    fn drain(&mut self) {
+        // A datagram's marker needs an address, and without one none was ever posted.
+        let can_send = self.qp_type != QpType::Ud || !self.sent_to.get_mut().is_empty();
+        let sends = Markers { send: *self.posted_sends.get_mut() && can_send, recv: false };
+        let receives = Markers { send: false, recv: *self.posted_receives.get_mut() };
+        if !sends.send && !receives.recv {
+            return;
+        }
+        let (send_drains, recv_drains) = (&self.send_cq.drains, &self.recv_cq.drains);
+        if !send_drains.reserve(sends) {
+            tracing::debug!(
+                qpn = self.qp_num,
+                "too many queue pairs drain at once: the rest of this one is not reported"
+            );
+            return;
+        }
+        if !recv_drains.reserve(receives) {
+            send_drains.release(sends);
+            tracing::debug!(
+                qpn = self.qp_num,
+                "too many queue pairs drain at once: the rest of this one is not reported"
+            );
+            return;
+        }
+        let drained = Arc::new(Drained::new(self.raw.clone(), self.sent_to.get_mut().clear()));
+        // Kept first: a marker may be polled as soon as it is posted.
+        if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            send_drains.keep(&drained, Markers { send: sends.send, recv: receives.recv });
+        } else {
+            for (drains, markers) in [(send_drains, sends), (recv_drains, receives)] {
+                if markers.any() {
+                    drains.keep(&drained, markers);
+                }
+            }
+        }
+        if drained.stop(Markers { send: sends.send, recv: receives.recv }).is_err() {
+            // The device is gone, and nothing will be flushed.
+            send_drains.forget(self.qp_num);
+            recv_drains.forget(self.qp_num);
+        }
     }
 }
 
@@ -176,6 +237,8 @@ impl QpOps for RdmaQp {
             Ok(()) => {
                 if next == QpState::Reset {
                     // Nothing is outstanding any more.
+                    self.posted_sends.store(false, Ordering::Relaxed);
+                    self.posted_receives.store(false, Ordering::Relaxed);
                     let gone = self.sent_to.lock().clear();
                     drop(gone);
                 }
@@ -229,6 +292,7 @@ impl QpOps for RdmaQp {
         if self.note.noted() == QpState::Reset && !wrs.is_empty() {
             return Err(PostError { index: 0, error: Error::State { what: "post_recv", state: QpState::Reset } });
         }
+        mark(&self.posted_receives);
         let queue = RecvQueue { name: "receive queue", max_wr: self.cap.max_recv_wr, max_sge: self.cap.max_recv_sge };
         post::receives(wrs, queue, |list| list.post(&self.raw))
     }
@@ -259,6 +323,14 @@ impl QpOps for RdmaQp {
     }
 }
 
+/// Notes that something was posted, without writing what others read when it is noted already.
+#[inline]
+fn mark(posted: &AtomicBool) {
+    if !posted.load(Ordering::Relaxed) {
+        posted.store(true, Ordering::Relaxed);
+    }
+}
+
 /// An error of a part of a list that begins at `done`.
 #[cold]
 fn beyond(error: PostError, done: usize) -> PostError {
@@ -276,5 +348,6 @@ impl Drop for RdmaQp {
                 tracing::warn!(%error, %gid, "the queue pair could not leave its group");
             }
         }
+        self.drain();
     }
 }

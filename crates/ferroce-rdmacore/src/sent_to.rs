@@ -29,6 +29,11 @@ impl SentTo {
         done
     }
 
+    /// Whether no datagram was sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ahs.is_empty()
+    }
+
     /// Nothing is outstanding any more; returns what was held.
     pub(crate) fn clear(&mut self) -> VecDeque<Ah> {
         std::mem::take(&mut self.ahs)

@@ -3,8 +3,8 @@
 use crate::fake::{self, Posted};
 use ferroce_abi::types::value;
 use ferroce_verbs::{
-    Access, AhAttr, AsyncEvent, Context, Cq, Error, EventType, Gid, Mtu, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RecvWr, SendFlags, SendOp, SendWr, SrqInitAttr, UdDest, WcStatus, WorkCompletion,
+    Access, AhAttr, AsyncEvent, Context, Cq, Error, EventType, Gid, Mtu, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, SrqInitAttr, UdDest, WcFlags, WcStatus, WorkCompletion,
 };
 use std::net::Ipv4Addr;
 
@@ -262,4 +262,20 @@ fn addresses_of_rocev1_and_of_other_ports_are_left_out() {
     assert!(matches!(context.gid_table(2), Err(Error::NotFound { .. })));
     let attr = context.query_device().unwrap();
     assert_eq!((attr.fw_ver.as_str(), attr.node_guid, attr.max_inline_data), ("1.2.3", 0x0102_0304_0506_0708, 1024));
+}
+
+/// The first 40 bytes of a connected receive are data, whatever the device says.
+#[test]
+fn only_datagrams_have_a_grh() {
+    let Bench { pd, cq, qp, .. } = bench(QpType::Rc);
+    let flags = |qp: &Qp| {
+        fake::receive(qp.qp_num());
+        let mut out = [WorkCompletion::default()];
+        assert_eq!(cq.poll(&mut out).unwrap(), 1);
+        out[0].flags.contains(WcFlags::GRH)
+    };
+    assert!(!flags(&qp));
+    let datagrams = pd.create_qp(&QpInitAttr::new(QpType::Ud, &cq)).unwrap();
+    assert!(flags(&datagrams));
+    assert!(!flags(&qp));
 }

@@ -22,7 +22,7 @@ pub(crate) use cq::{BATCH as CQ_BATCH, RawCq};
 pub(crate) use list::{DeviceList, Listed};
 pub(crate) use mr::RawMr;
 pub(crate) use pd::{RawAh, RawPd};
-pub(crate) use post::{BATCH as POST_BATCH, RecvList, SendList};
+pub(crate) use post::{BATCH as POST_BATCH, RecvList, SendList, Stopped};
 pub(crate) use qp::{QpParts, RawQp};
 pub(crate) use srq::RawSrq;
 
