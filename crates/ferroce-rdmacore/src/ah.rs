@@ -1,13 +1,14 @@
 use crate::pd::RdmaPd;
 use crate::sys::RawAh;
-use ferroce_verbs::AhAttr;
 use ferroce_verbs::provider::{AhOps, ContextOps};
+use ferroce_verbs::{AhAttr, LinkLayer};
 use std::sync::Arc;
 
 /// An address handle.
 pub(crate) struct RdmaAh {
     pub(crate) raw: RawAh,
     pub(crate) attr: AhAttr,
+    pub(crate) link: Option<LinkLayer>,
     pub(crate) pd: Arc<RdmaPd>,
 }
 
@@ -22,5 +23,9 @@ impl Drop for RdmaAh {
 impl AhOps for RdmaAh {
     fn attr(&self) -> &AhAttr {
         &self.attr
+    }
+
+    fn link_layer(&self) -> Option<LinkLayer> {
+        self.link
     }
 }

@@ -1,15 +1,22 @@
 use crate::channel::RdmaChannel;
 use crate::cq::RdmaCq;
 use crate::pd::RdmaPd;
+use crate::port::is_ethernet;
 use crate::registry::Registry;
 use crate::sys::{RawContext, RawEvent};
+use crate::watch::Watch;
 use crate::{convert, own};
-use ferroce_abi::types::ibv_device_attr;
+use ferroce_abi::types::{ibv_device_attr, ibv_port_attr};
 use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, PdOps};
-use ferroce_verbs::{AsyncEvent, Cq, DeviceAttr, DeviceInfo, Error, EventType, GidEntry, PortAttr, Qp, Result, Srq};
+use ferroce_verbs::{
+    AddressWatcher, AhAttr, AsyncEvent, Cq, DeviceAttr, DeviceInfo, Error, EventType, GidEntry, LinkLayer, PortAttr,
+    Qp, Result, Srq,
+};
+use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// An open device.
 pub(crate) struct RdmaContext {
@@ -17,8 +24,9 @@ pub(crate) struct RdmaContext {
     pub(crate) registry: Registry,
     /// What it can do, as it said when it was opened.
     pub(crate) attr: ibv_device_attr,
-    /// Lengths of the ports' P_Key tables.
-    pkeys: Vec<u16>,
+    /// The ports as they were when it was opened: for what does not change.
+    ports: Vec<ibv_port_attr>,
+    watch: Mutex<Option<Watch>>,
     fw_ver: String,
     info: DeviceInfo,
     base: ContextBase,
@@ -30,10 +38,10 @@ impl RdmaContext {
     pub(crate) fn new(info: DeviceInfo, raw: RawContext) -> Result<Arc<Self>> {
         let (attr, fw_ver) = raw.query_device()?;
         let info = DeviceInfo { node_guid: u64::from_be(attr.node_guid), ..info };
-        let pkeys =
-            (1..=attr.phys_port_cnt).map(|port| Ok(raw.query_port(port)?.pkey_tbl_len)).collect::<Result<_>>()?;
+        let ports = (1..=attr.phys_port_cnt).map(|port| raw.query_port(port)).collect::<Result<_>>()?;
         Ok(Arc::new(Self {
-            pkeys,
+            ports,
+            watch: Mutex::default(),
             raw: Arc::new(raw),
             registry: Registry::default(),
             attr,
@@ -45,9 +53,30 @@ impl RdmaContext {
         }))
     }
 
+    fn port(&self, number: u8) -> Option<&ibv_port_attr> {
+        self.ports.get(usize::from(number).wrapping_sub(1))
+    }
+
+    /// How packets to `attr` leave, as the kernel has it, which has just resolved the address; `None` if it is no IP address, does not leave
+    /// this machine, or if the kernel does not tell.
+    pub(crate) fn link_layer(&self, attr: &AhAttr) -> Option<LinkLayer> {
+        let grh = attr.grh.filter(|grh| !grh.dgid.is_multicast())?;
+        self.port(attr.port_num).filter(|port| is_ethernet(port))?;
+        let remote = grh.dgid.ip();
+        // A link-local address says nothing without its interface.
+        let scope = match remote {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                let table = self.read_gid_table(attr.port_num).ok()?;
+                table.iter().find(|entry| entry.index == grh.sgid_index)?.ifindex
+            }
+            _ => 0,
+        };
+        ferroce_addr::link_layer(remote, scope).ok()?
+    }
+
     /// Not every device refuses a P_Key that it does not have.
     pub(crate) fn check_pkey(&self, port: u8, index: u16) -> Result<()> {
-        let length = self.pkeys.get(usize::from(port).wrapping_sub(1)).copied().unwrap_or(0);
+        let length = self.port(port).map_or(0, |port| port.pkey_tbl_len);
         if index < length {
             return Ok(());
         }
@@ -158,6 +187,15 @@ impl ContextOps for RdmaContext {
                 Some(None) => {}
             }
         }
+    }
+
+    fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        let mut watch = self.watch.lock();
+        match &*watch {
+            Some(watch) => watch.replace(watcher),
+            None => *watch = Some(Watch::start(self, watcher)?),
+        }
+        Ok(())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -34,6 +34,7 @@ mod srq;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use device::{RdmaDevice, devices};
 pub use errno::DeviceGone;

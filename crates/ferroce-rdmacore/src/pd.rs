@@ -29,7 +29,8 @@ impl PdOps for RdmaPd {
 
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
         let raw = RawAh::new(self.raw.clone(), address::to_abi(attr)?)?;
-        Ok(Arc::new(RdmaAh { raw, attr: *attr, pd: self }))
+        let link = self.context.link_layer(attr);
+        Ok(Arc::new(RdmaAh { raw, attr: *attr, link, pd: self }))
     }
 
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {

@@ -2,6 +2,7 @@
 
 use crate::context::RdmaContext;
 use crate::convert;
+use crate::sys::RawContext;
 use ferroce_abi::types::{ibv_gid_entry, ibv_port_attr, value};
 use ferroce_verbs::{Error, Gid, GidEntry, Mtu, PortAttr, Result};
 use std::path::{Path, PathBuf};
@@ -36,40 +37,44 @@ impl RdmaContext {
         })
     }
 
-    /// The entries that can be sent from: on Ethernet those of RoCEv2, as those of RoCEv1 have the same addresses and reach nobody who
-    /// speaks IP.
     pub(crate) fn read_gid_table(&self, port: u8) -> Result<Vec<GidEntry>> {
-        let attr = self.raw_port(port)?;
-        let active_mtu = convert::mtu(attr.active_mtu).unwrap_or(Mtu::Mtu4096);
-        let per_port = usize::try_from(attr.gid_tbl_len).unwrap_or(0).max(1);
-        let limit = per_port * usize::from(self.attr.phys_port_cnt);
-        let wanted = |entry: &ibv_gid_entry| {
-            entry.port_num == u32::from(port)
-                && entry.gid.raw != [0; 16]
-                && (!is_ethernet(&attr) || entry.gid_type == value::IBV_GID_TYPE_ROCE_V2)
-        };
-        let entries = self.raw.gid_table(limit)?;
-        let mut table: Vec<GidEntry> = entries
-            .iter()
-            .filter(|entry| wanted(entry))
-            .map(|entry| {
-                let netdev = Netdev::of(entry.ndev_ifindex);
-                GidEntry {
-                    index: entry.gid_index,
-                    gid: Gid::from_bytes(entry.gid.raw),
-                    ifindex: entry.ndev_ifindex,
-                    mtu: netdev.mtu().map_or(active_mtu, |mtu| mtu.min(active_mtu)),
-                    loopback: netdev.is_loopback(),
-                    netdev: netdev.name,
-                }
-            })
-            .collect();
-        table.sort_unstable_by_key(|entry| entry.index);
-        Ok(table)
+        self.check_port(port)?;
+        gid_table(&self.raw, self.attr.phys_port_cnt, port)
     }
 }
 
-fn is_ethernet(attr: &ibv_port_attr) -> bool {
+/// The entries that can be sent from: on Ethernet those of RoCEv2, as those of RoCEv1 have the same addresses and reach nobody who speaks
+/// IP.
+pub(crate) fn gid_table(raw: &RawContext, ports: u8, port: u8) -> Result<Vec<GidEntry>> {
+    let attr = raw.query_port(port)?;
+    let active_mtu = convert::mtu(attr.active_mtu).unwrap_or(Mtu::Mtu4096);
+    let per_port = usize::try_from(attr.gid_tbl_len).unwrap_or(0).max(1);
+    let wanted = |entry: &ibv_gid_entry| {
+        entry.port_num == u32::from(port)
+            && entry.gid.raw != [0; 16]
+            && (!is_ethernet(&attr) || entry.gid_type == value::IBV_GID_TYPE_ROCE_V2)
+    };
+    let entries = raw.gid_table(per_port * usize::from(ports))?;
+    let mut table: Vec<GidEntry> = entries
+        .iter()
+        .filter(|entry| wanted(entry))
+        .map(|entry| {
+            let netdev = Netdev::of(entry.ndev_ifindex);
+            GidEntry {
+                index: entry.gid_index,
+                gid: Gid::from_bytes(entry.gid.raw),
+                ifindex: entry.ndev_ifindex,
+                mtu: netdev.mtu().map_or(active_mtu, |mtu| mtu.min(active_mtu)),
+                loopback: netdev.is_loopback(),
+                netdev: netdev.name,
+            }
+        })
+        .collect();
+    table.sort_unstable_by_key(|entry| entry.index);
+    Ok(table)
+}
+
+pub(crate) fn is_ethernet(attr: &ibv_port_attr) -> bool {
     u32::from(attr.link_layer) == value::IBV_LINK_LAYER_ETHERNET
 }
 

@@ -294,7 +294,14 @@ impl QpOps for RdmaQp {
         }
         mark(&self.posted_receives);
         let queue = RecvQueue { name: "receive queue", max_wr: self.cap.max_recv_wr, max_sge: self.cap.max_recv_sge };
-        post::receives(wrs, queue, |list| list.post(&self.raw))
+        post::receives(wrs, queue, |list| list.post(&self.raw))?;
+        if self.note.noted() == QpState::Err {
+            // Not every device looks at what is posted in this state before it is put there once more. If that fails the device is gone,
+            // and nothing will be flushed.
+            let (values, mask) = attr::error_state();
+            let _ = self.raw.modify(values, mask);
+        }
+        Ok(())
     }
 
     fn attach_mcast(&self, gid: Gid) -> Result<()> {

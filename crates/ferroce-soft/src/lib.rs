@@ -10,7 +10,6 @@
 //! | [`memory`] | how does a device work without a machine? Virtual hosts and virtual time |
 //! | `objects` | what stands behind a verbs handle? |
 
-pub mod addr;
 mod config;
 mod device;
 mod driver;
@@ -23,3 +22,5 @@ mod random;
 
 pub use config::{FaultConfig, LinkMode, SoftConfig};
 pub use device::SoftDevice;
+/// Which addresses this machine has.
+pub use ferroce_addr as addr;

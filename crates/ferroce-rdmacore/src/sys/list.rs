@@ -79,6 +79,15 @@ impl DeviceList {
     }
 }
 
+impl RawContext {
+    /// Opens the device once more, which is called `name`.
+    pub(crate) fn open_again(&self, name: &str) -> Result<Self> {
+        let host = Host::default();
+        let list = DeviceList::get(self.library, &host).map_err(|why| Error::Device(Box::new(why)))?;
+        list.open(name, &host).unwrap_or_else(|| Err(Error::Device(Box::new(crate::DeviceGone))))
+    }
+}
+
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: it is a list of the library's, freed once. Devices that are open stay.

@@ -10,7 +10,8 @@ use ferroce_verbs::Gid;
 pub const MAX_GIDS: usize = 256;
 
 /// An EUI-64 that nobody assigned, made of `bits`: of one station, locally administered.
-pub(crate) fn local_eui64(bits: u64) -> u64 {
+#[must_use]
+pub fn local_eui64(bits: u64) -> u64 {
     bits & !(3 << 56) | 2 << 56
 }
 

@@ -18,7 +18,7 @@ const GROUP: u32 = 0x4;
 /// # Errors
 ///
 /// `ENETUNREACH` or `EHOSTUNREACH` if there is no way there; otherwise if the kernel refuses netlink.
-pub(crate) fn link_layer(remote: IpAddr, scope: u32) -> io::Result<Option<LinkLayer>> {
+pub fn link_layer(remote: IpAddr, scope: u32) -> io::Result<Option<LinkLayer>> {
     let fd = netlink::open(0, SocketFlags::empty())?;
     let Some(route) = Route::ask(&fd, remote, scope)? else { return Ok(None) };
     let next_hop = route.gateway.unwrap_or(remote);
@@ -133,7 +133,7 @@ impl Neighbour {
 
 /// Says when neighbours change.
 #[derive(Debug)]
-pub(crate) struct NeighbourWatch {
+pub struct NeighbourWatch {
     fd: OwnedFd,
 }
 
@@ -143,12 +143,12 @@ impl NeighbourWatch {
     /// # Errors
     ///
     /// If the kernel refuses netlink, as some sandboxes do.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         Ok(Self { fd: netlink::open(GROUP, SocketFlags::NONBLOCK)? })
     }
 
     /// Calls `f` for each change since the last call, in order. Does not block.
-    pub(crate) fn changes(&self, f: &mut dyn FnMut(&AddressChange)) {
+    pub fn changes(&self, f: &mut dyn FnMut(&AddressChange)) {
         let mut buffer = vec![0; netlink::BUFFER];
         loop {
             let bytes = match netlink::receive(&self.fd, &mut buffer) {

@@ -1,7 +1,8 @@
 //! The addresses of this host: what they are, that they changed, and the GID table they make.
 //!
 //! [`local_addrs`] takes a snapshot, [`AddrWatch`] says when to take the next one, and [`GidTable`] turns snapshots into a table with
-//! stable indices.
+//! stable indices. [`link_layer`] tells how packets to an address leave this machine, and [`NeighbourWatch`] that this changed. All
+//! of it is what the kernel's tables say over netlink; nothing is sent, and nothing is waited for.
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +14,8 @@ mod watch;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-pub(crate) use gid::local_eui64;
-pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS};
-pub(crate) use neighbour::{NeighbourWatch, link_layer};
+pub use gid::{GidChange, GidEntry, GidTable, MAX_GIDS, local_eui64};
+pub use neighbour::{NeighbourWatch, link_layer};
 pub use watch::AddrWatch;
 
 /// An IP address of this host, with what is known of its interface.
