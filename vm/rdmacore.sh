@@ -2,8 +2,9 @@
 # The tool on the kernel's Soft-RoCE, through rdma-core: against rdma-core's own programs on the same device, against the software device in the
 # namespace `soft`, and what it says where it cannot be used.
 #
-#   rdmacore.sh                 pingpong and errors
-#   rdmacore.sh PART...         parts of it: errors, local (the C programs), soft (the software device), conformance (the suite, all of it)
+#   rdmacore.sh                 all of it but the suite
+#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, watch (addresses that change), errors,
+#                               conformance (the suite, all of it)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
 
@@ -52,6 +53,45 @@ part_soft() {
   done
 }
 
+part_perf() {
+  for op in send write read atomic; do
+    case_of "perf $op on rxe" "ferroce perf $op --lat --local -d rxe0 -n 200"
+  done
+  port=$((port + 1))
+  pair "perf from soft to rxe" "ferroce perf write --bw -d rxe0 -p $port" tcp:$port \
+    "$IN_SOFT $AS_NOBODY ferroce perf write --bw -p $port -n 50 $RXE_IP4"
+}
+
+# told NAME TEXT: what watches addresses has said so since `start`.
+told() {
+  if await 10 printed client "$2"; then pass "$1"; else fail "$1" "it was not told: $2" client; fi
+}
+
+part_watch() {
+  cable=$(cat /sys/class/net/v0/ifindex)
+  mac=$($IN_SOFT cat /sys/class/net/v1/address)
+  limit=60
+  start client "/payload/rdmacore watch rxe0 $RXE_IP4 $SOFT_IP4"
+  # As Rust prints the bytes of an array.
+  # shellcheck disable=SC2046 # six words
+  bytes=$(printf '[%d, %d, %d, %d, %d, %d]' $(echo "0x$mac" | sed 's/:/ 0x/g'))
+  told "an address handle has the neighbour's MAC" "ifindex: $cable, next_hop: $SOFT_IP4, mac: Some($bytes)"
+  ip neigh replace $SOFT_IP4 lladdr 02:00:00:00:00:09 dev v0 nud permanent
+  told "a neighbour that moves is told" "Neighbour { ifindex: $cable, ip: $SOFT_IP4, mac: Some([2, 0, 0, 0, 0, 9])"
+  ip neigh del $SOFT_IP4 dev v0
+  told "a neighbour that goes is told" "Neighbour { ifindex: $cable, ip: $SOFT_IP4, mac: None }"
+  ip addr add 10.77.0.77/24 dev v0
+  told "an address that comes is told" "gid: Gid(::ffff:10.77.0.77)"
+  ip addr del 10.77.0.77/24 dev v0
+  ip link set v0 down
+  told "a port that goes down is told" "Port { port: 1 }"
+  ip link set v0 up
+  ip addr replace $RXE_IP6/64 dev v0 nodad
+  stop client
+  await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
+  gid_4=$(gid_index rxe0 $RXE_IP4) gid_6=$(gid_index rxe0 $RXE_IP6)
+}
+
 # says NAME TEXT COMMAND: it fails, and says so.
 says() {
   start client "$3"
@@ -94,7 +134,7 @@ part_errors() {
 part_conformance() { suite; }
 suite() {
   # shellcheck disable=SC2086 # the filter may be none
-  /payload/rdmacore rxe0 $RXE_IP4 $1
+  /payload/rdmacore suite rxe0 $RXE_IP4 $1
   [ $? = 0 ] || failed=$((failed + 1))
   passed=$((passed + 1))
 }
@@ -103,6 +143,6 @@ if [ "$1" = suite ]; then
   suite "$2"
   finish
 fi
-[ $# = 0 ] && set -- local soft errors
+[ $# = 0 ] && set -- local soft perf watch errors
 for part; do part_$part; done
 finish

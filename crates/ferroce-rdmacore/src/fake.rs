@@ -38,6 +38,8 @@ struct State {
     completions: BTreeMap<usize, VecDeque<ibv_wc>>,
     states: BTreeMap<usize, u32>,
     posts: Vec<Vec<Posted>>,
+    /// The device is gone: what posts and arms fails.
+    gone: bool,
     /// Posts beyond so many outstanding requests of a queue pair fail.
     room: usize,
     next_qpn: u32,
@@ -71,6 +73,15 @@ pub(crate) fn fail_to_destroy(number: c_int) {
 /// The lists that were posted since the last call.
 pub(crate) fn posts() -> Vec<Vec<Posted>> {
     with(|state| std::mem::take(&mut state.posts))
+}
+
+/// The device goes: nothing works, and nothing can be destroyed.
+pub(crate) fn unplug() {
+    with(|state| {
+        state.gone = true;
+        state.destroy_result = libc::EIO;
+        state.async_events.push_back((value::IBV_EVENT_DEVICE_FATAL, 0));
+    });
 }
 
 /// Posts beyond so many outstanding requests of a queue fail from now on.
@@ -401,6 +412,9 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller gives the attributes.
     let attr = unsafe { &*attr };
+    if result() != 0 {
+        return result();
+    }
     with(|state| {
         if mask as u32 & value::IBV_QP_STATE == 0 {
             return 0;
@@ -424,7 +438,7 @@ unsafe extern "C" fn query_qp(
     let state = with(|state| state.states.get(&(qp as usize)).copied().unwrap_or(0));
     // SAFETY: the caller gives a place for the attributes.
     unsafe { (*attr).qp_state = state };
-    0
+    result()
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -454,7 +468,12 @@ unsafe extern "C" fn detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: 
 }
 
 unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, _solicited: c_int) -> c_int {
-    0
+    result()
+}
+
+/// What a call to the kernel returns.
+fn result() -> c_int {
+    with(|state| if state.gone { libc::EIO } else { 0 })
 }
 
 /// Puts a queue pair into the error state: all that is outstanding is flushed.

@@ -2,13 +2,22 @@
 
 use ferroce_verbs::QpState;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// All states, in the order of their numbers.
+const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
 /// The state as last set, and whether something may have changed it since.
 ///
 /// Asking costs a system call, so the state is noted when it is set. A queue pair also changes by itself, when a request fails; its
 /// completion or an event then casts `doubt`, and whoever wants the state asks. Changes that overlap in time leave doubt too, as it is
 /// the device that orders them.
-pub(crate) struct StateNote(Mutex<Noted>);
+pub(crate) struct StateNote {
+    noted: Mutex<Noted>,
+    /// The same state, for those who post: they have no time for a lock, and may as well see the one before.
+    state: AtomicU8,
+}
 
 struct Noted {
     state: QpState,
@@ -32,31 +41,32 @@ pub(crate) struct Question {
 
 impl StateNote {
     pub(crate) fn new(state: QpState) -> Self {
-        Self(Mutex::new(Noted { state, doubt: false, running: 0, steps: 0 }))
+        let noted = Noted { state, doubt: false, running: 0, steps: 0 };
+        Self { noted: Mutex::new(noted), state: AtomicU8::new(state as u8) }
     }
 
     /// The state as noted: what it is, or was before it failed.
     #[inline]
     pub(crate) fn noted(&self) -> QpState {
-        self.0.lock().state
+        STATES[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
     /// The state, if it is certain.
     pub(crate) fn certain(&self) -> Option<QpState> {
-        let noted = self.0.lock();
+        let noted = self.noted.lock();
         (!noted.doubt).then_some(noted.state)
     }
 
     /// The queue pair may have failed.
     pub(crate) fn doubt(&self) {
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         noted.doubt = true;
         noted.steps += 1;
     }
 
     /// A change begins.
     pub(crate) fn begin(&self) -> Change {
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         noted.running += 1;
         noted.steps += 1;
         Change { alone: noted.running == 1, steps: noted.steps }
@@ -64,11 +74,11 @@ impl StateNote {
 
     /// It ended, and put the queue pair into `state`, or failed.
     pub(crate) fn end(&self, change: &Change, state: Option<QpState>) {
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         noted.running -= 1;
         let undisturbed = change.alone && change.steps == noted.steps;
         if let Some(state) = state {
-            noted.state = state;
+            self.set(&mut noted, state);
             noted.doubt = !undisturbed;
         } else {
             noted.doubt |= !undisturbed;
@@ -77,23 +87,35 @@ impl StateNote {
 
     /// The device is about to be asked.
     pub(crate) fn ask(&self) -> Question {
-        Question { steps: self.0.lock().steps }
+        Question { steps: self.noted.lock().steps }
     }
 
     /// What it said. It counts only if nothing happened meanwhile; and only the error state is final: what a failure changes, it may
     /// change after its completion is seen.
     pub(crate) fn answered(&self, question: &Question, state: QpState) {
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         if noted.running == 0 && question.steps == noted.steps {
-            noted.state = state;
+            self.set(&mut noted, state);
             noted.doubt &= state != QpState::Err;
         }
+    }
+
+    fn set(&self, noted: &mut Noted, state: QpState) {
+        noted.state = state;
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_have_their_places() {
+        for state in STATES {
+            assert_eq!(StateNote::new(state).noted(), state);
+        }
+    }
 
     #[test]
     fn a_change_alone_is_certain() {

@@ -279,3 +279,20 @@ fn only_datagrams_have_a_grh() {
     assert!(flags(&datagrams));
     assert!(!flags(&qp));
 }
+
+/// A device that is unplugged: its event, errors that say so, and handles that can all be dropped.
+#[test]
+fn a_device_that_goes_is_told() {
+    let Bench { context, pd, cq, qp } = bench(QpType::Rc);
+    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+    fake::unplug();
+    let event = context.next_async_event().unwrap().unwrap();
+    assert_eq!(event.event_type(), EventType::DeviceFatal);
+    let error = cq.req_notify(false).unwrap_err();
+    assert!(matches!(error, Error::Device(_)), "{error:?}");
+    assert!(error.to_string().contains("the device is gone"), "{error}");
+    assert!(matches!(qp.modify(&QpAttr::to(QpState::Err)), Err(Error::Device(_))));
+    assert!(matches!(qp.query(), Err(Error::Device(_))));
+    drop((qp, cq, pd, context));
+    assert!(fake::destroyed().is_empty());
+}

@@ -1,38 +1,58 @@
-//! The suite on a device of rdma-core: `rdmacore DEVICE ADDRESS [FILTER]`.
+//! What the kernel test bed runs on a device of rdma-core.
 //!
-//! Prints `PASS`, `FAIL` or `skip` for each case, and fails if any case does. What Soft-RoCE cannot do is left out, with the reason.
+//! - `rdmacore suite DEVICE ADDRESS [FILTER]` runs the suite. It prints `PASS`, `FAIL` or `skip` for each case, and fails if any case does. What
+//!   Soft-RoCE cannot do is left out, with the reason.
+//! - `rdmacore watch DEVICE LOCAL PEER` prints how an address handle to a peer leaves, and from then on what changes among addresses.
 
 use ferroce_conformance::{CaseReport, OneDevice, Options, SkipList, Testbed, Verdict, cases, run};
+use ferroce_rdmacore::RdmaDevice;
 use ferroce_verbs::provider::Device;
+use ferroce_verbs::{AddressChange, AddressWatcher, AhAttr};
 use std::error::Error;
+use std::io::Write;
+use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 mod rxe;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let (Some(name), Some(ip)) = (args.next(), args.next()) else {
-        return Err("usage: rdmacore DEVICE ADDRESS [FILTER]".into());
-    };
-    let ip = ip.parse()?;
-    let devices = ferroce_rdmacore::devices()?;
-    let device = devices.into_iter().find(|device| device.info().name == name).ok_or("there is no such device")?;
-    let testbed: Arc<dyn Testbed> = Arc::new(OneDevice::new(Arc::new(device), Some(ip)));
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["suite", device, address] => suite(device, address.parse()?, None),
+        ["suite", device, address, filter] => suite(device, address.parse()?, Some(filter.into())),
+        ["watch", device, local, peer] => watch(device, local.parse()?, peer.parse()?),
+        _ => Err("usage: rdmacore suite DEVICE ADDRESS [FILTER], or rdmacore watch DEVICE LOCAL PEER".into()),
+    }
+}
+
+fn find(name: &str) -> Result<RdmaDevice> {
+    let device = ferroce_rdmacore::devices()?.into_iter().find(|device| device.info().name == name);
+    device.ok_or_else(|| format!("there is no device {name}").into())
+}
+
+fn suite(name: &str, ip: IpAddr, filter: Option<String>) -> Result<ExitCode> {
+    let testbed: Arc<dyn Testbed> = Arc::new(OneDevice::new(Arc::new(find(name)?), Some(ip)));
     let skip = if name.starts_with("rxe") { rxe::cannot() } else { SkipList::new() };
     // An emulated machine is slow.
     let options = Options {
-        filter: args.next(),
+        filter,
         skip,
-        deadline: Duration::from_secs(8),
-        give_up: Duration::from_secs(60),
+        deadline: Duration::from_secs(20),
+        give_up: Duration::from_secs(120),
         ..Options::default()
     };
-    let progress = |case: &CaseReport| match &case.verdict {
-        Verdict::Passed => println!("PASS {} ({} ms)", case.name, case.elapsed.as_millis()),
-        Verdict::Skipped(why) => println!("skip {}: {why}", case.name),
-        Verdict::Failed(why) => println!("FAIL {}: {why}", case.name),
+    let progress = |case: &CaseReport| {
+        match &case.verdict {
+            Verdict::Passed => println!("PASS {} ({} ms)", case.name, case.elapsed.as_millis()),
+            Verdict::Skipped(why) => println!("skip {}: {why}", case.name),
+            Verdict::Failed(why) => println!("FAIL {}: {why}", case.name),
+        }
+        mark(&case.name);
     };
     let report = run(&testbed, cases(), &options, &progress);
     for pattern in &report.unused_skips {
@@ -41,4 +61,35 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (skipped, failed) = (report.skipped().count(), report.failures().count());
     println!("{} passed, {skipped} skipped, {failed} failed", report.passed());
     Ok(if report.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Puts the case's name into the kernel's log, so that its complaints can be told apart. Who may not write there goes without.
+fn mark(case: &str) {
+    if let Ok(mut log) = std::fs::File::options().write(true).open("/dev/kmsg") {
+        let _ = writeln!(log, "<4>ferroce-vm: the suite, after {case}");
+    }
+}
+
+/// Prints what it is told.
+struct Printer;
+
+impl AddressWatcher for Printer {
+    fn changed(&self, change: &AddressChange) {
+        println!("{change:?}");
+    }
+}
+
+fn watch(name: &str, local: IpAddr, peer: IpAddr) -> Result<ExitCode> {
+    let context = find(name)?.open()?;
+    let printer = Arc::new(Printer);
+    let as_watcher: Arc<dyn AddressWatcher> = printer.clone();
+    let weak: Weak<dyn AddressWatcher> = Arc::downgrade(&as_watcher);
+    context.ops().watch_addresses(weak)?;
+    let gid = context.find_gid(1, local)?;
+    let ah = context.alloc_pd()?.create_ah(&AhAttr::roce(peer.into(), gid.index))?;
+    println!("resolved {:?}", ah.link_layer());
+    // Until it is stopped.
+    loop {
+        std::thread::park();
+    }
 }

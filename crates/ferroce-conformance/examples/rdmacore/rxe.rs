@@ -1,8 +1,92 @@
-//! What the kernel's Soft-RoCE cannot do.
+//! What the kernel's Soft-RoCE (`drivers/infiniband/sw/rxe`, Linux 6.1) cannot do.
 
 use ferroce_conformance::SkipList;
 
+const SQE: &str =
+    "rxe has no SQE state: a send that fails takes the queue pair to ERR, with IBV_WC_LOC_QP_OP_ERR (rxe_req.c)";
+const LOCAL_SEND: &str = "rxe calls a bad key in a send or write IBV_WC_LOC_QP_OP_ERR where the specification has IBV_WC_LOC_PROT_ERR (rxe_req.c)";
+const LOCAL_RECEIVE: &str = "rxe calls a bad buffer of a receive IBV_WC_LOC_QP_OP_ERR where the specification has IBV_WC_LOC_PROT_ERR (rxe_resp.c)";
+const TOO_SHORT: &str = "rxe answers a message that is longer than its receive with NAK remote operational error, where the specification has invalid \
+                         request, and calls the receive IBV_WC_LOC_QP_OP_ERR (rxe_resp.c)";
+const INVALIDATE: &str =
+    "rxe invalidates memory windows and regions of the kernel only: the key of a user's region stays (rxe_mr.c)";
+const EVENTS: &str = "rxe raises no asynchronous events for queue pairs, except SQ_DRAINED (rxe_resp.c)";
+const DRAINED: &str = "rxe raises SQ_DRAINED whether it was asked for or not (rxe_comp.c)";
+const ROUNDED: &str = "rxe rounds queues up to a power of two and does not say so (rxe_queue.c)";
+const MULTICAST: &str =
+    "rxe sends to a group onto the wire only, so members on the same device have nothing (rxe_net.c)";
+
 /// Cases that it does not pass, each with what it does instead.
 pub(crate) fn cannot() -> SkipList {
-    SkipList::new()
+    let mut list = SkipList::new();
+    for (pattern, reason) in [
+        ("state/uc/sqe-*", SQE),
+        ("state/ud/sqe-*", SQE),
+        ("state/uc/starts-anew-from-any", SQE),
+        ("post/uc/in-sqe", SQE),
+        ("post/ud/in-sqe", SQE),
+        ("status/uc/local/*", SQE),
+        ("status/ud/local/*", SQE),
+        (
+            "state/ud/starts-anew-from-any",
+            "rxe lets a queue pair that drains go to ERR only, and one of UD drains for ever (rxe_qp.c)",
+        ),
+        ("status/rc/local/send/unknown-lkey", LOCAL_SEND),
+        ("status/rc/local/write/unknown-lkey", LOCAL_SEND),
+        ("status/rc/local/send/lkey-zero", LOCAL_SEND),
+        ("status/rc/local/write/lkey-zero", LOCAL_SEND),
+        ("status/rc/local/send/other-protection-domain", LOCAL_SEND),
+        ("status/rc/local/write/other-protection-domain", LOCAL_SEND),
+        ("status/rc/local/send/deregistered", LOCAL_SEND),
+        ("status/rc/local/write/deregistered", LOCAL_SEND),
+        ("status/rc/local/send/second-element", LOCAL_SEND),
+        (
+            "status/rc/local/read/second-element",
+            "after a read whose second element is bad, rxe's completer does not run again when the queue pair is set up anew (rxe_comp.c)",
+        ),
+        ("status/rc/receive/*", LOCAL_RECEIVE),
+        ("status/uc/receive/*", LOCAL_RECEIVE),
+        ("status/ud/receive/*", LOCAL_RECEIVE),
+        ("status/uc/remote/longer-than-the-receive", TOO_SHORT),
+        ("status/rc/remote/send/longer-than-the-receive", TOO_SHORT),
+        ("status/rc/remote/send/many-packets-longer", TOO_SHORT),
+        ("status/rc/remote/send/into-no-elements", TOO_SHORT),
+        ("srq/rc/too-short-receive", TOO_SHORT),
+        ("ud/too-short-receive", TOO_SHORT),
+        (
+            "status/rc/remote/send/path-mtu-differs",
+            "rxe does not compare the length of a packet with the path MTU of the queue pair (rxe_resp.c)",
+        ),
+        (
+            "status/rc/remote/write-imm/unknown-rkey",
+            "rxe completes a receive with IBV_WC_REM_ACCESS_ERR at the end that refused the write (rxe_resp.c)",
+        ),
+        ("data/rc/send-inv/*", INVALIDATE),
+        ("status/rc/remote/write/invalidated-by-send-inv", INVALIDATE),
+        ("status/rc/remote/read/invalidated-by-send-inv", INVALIDATE),
+        ("srq/rc/last-wqe-reached", EVENTS),
+        ("event/access-error", EVENTS),
+        ("event/request-error", EVENTS),
+        ("event/communication-established", EVENTS),
+        ("event/descriptor", EVENTS),
+        ("event/holds-its-queue-pair", EVENTS),
+        ("event/only-to-its-own-context", EVENTS),
+        ("sqd/event-after-what-is-outstanding", DRAINED),
+        ("sqd/no-event-unless-asked", DRAINED),
+        ("sqd/event-though-attributes-change", "rxe refuses to modify a queue pair that drains (rxe_qp.c)"),
+        (
+            "sqd/posts-wait",
+            "rxe does not look at what was posted in SQD when the queue pair goes back to RTS, until the next post (rxe_qp.c)",
+        ),
+        ("post/send-queue-full", ROUNDED),
+        ("post/receive-queue-full", ROUNDED),
+        ("ud/own-qkey-is-sent", "rxe sends the Q_Key of the work request also if its top bit is set (rxe_req.c)"),
+        ("ud/longer-than-the-mtu", "rxe sends a datagram that is longer than the MTU (rxe_req.c)"),
+        ("mcast/attach-and-detach", MULTICAST),
+        ("mcast/every-member-has-a-copy", MULTICAST),
+        ("mcast/needs-the-qkey", MULTICAST),
+    ] {
+        list = list.skip(pattern, reason);
+    }
+    list
 }
