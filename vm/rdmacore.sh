@@ -122,10 +122,10 @@ part_errors() {
   mv /dev/infiniband /dev/infiniband.away
   says "no device file" "has no file /dev/infiniband/uverbs0" "ferroce info --device rxe0"
   mv /dev/infiniband.away /dev/infiniband
-  case_of "nobody else minds a missing file" "ferroce info --device soft0"
+  case_of "nobody else minds a missing file" "$IN_SOFT $AS_NOBODY ferroce info"
   rdma link del rxe0
   says "no device" "the kernel has no RDMA device" "ferroce info --device rxe0"
-  case_of "the software device needs none" "ferroce pingpong rc --help"
+  case_of "the software device needs none" "$IN_SOFT $AS_NOBODY ferroce info"
   rdma link add rxe0 type rxe netdev v0
   await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
 }

@@ -40,10 +40,18 @@ impl Host {
     /// Why the library shows none of the kernel's devices.
     #[must_use]
     pub fn why_none(&self) -> Unavailable {
-        match self.check() {
-            Err(error) => error,
-            Ok(()) => Unavailable::NoProvider { names: self.devices().join(", ") },
+        if let Err(error) = self.check() {
+            return error;
         }
+        let devices = self.devices();
+        // The library leaves out what it has no file for.
+        for Listed { name, file } in &devices {
+            if let Some(why @ Unavailable::NoDeviceFile { .. }) = self.why_not_open(name, file) {
+                return why;
+            }
+        }
+        let names: Vec<String> = devices.into_iter().map(|device| device.name).collect();
+        Unavailable::NoProvider { names: names.join(", ") }
     }
 
     /// Why the device `name`, whose file in `/dev/infiniband` is `file`, cannot be opened; `None` if nothing is wrong with the file.
@@ -58,13 +66,24 @@ impl Host {
         }
     }
 
-    /// The kernel's names of its devices that user space can use, in alphabetical order.
-    fn devices(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.sys.join("class/infiniband_verbs")).into_iter().flatten();
-        let mut names: Vec<String> = entries.flatten().filter_map(|entry| line(&entry.path().join("ibdev"))).collect();
-        names.sort_unstable();
-        names
+    /// The kernel's devices that user space can use, in alphabetical order.
+    fn devices(&self) -> Vec<Listed> {
+        let entries = std::fs::read_dir(self.sys.join("class/infiniband_verbs")).into_iter().flatten().flatten();
+        let listed = entries.filter_map(|entry| {
+            let name = line(&entry.path().join("ibdev"))?;
+            Some(Listed { name, file: entry.file_name().to_string_lossy().into_owned() })
+        });
+        let mut devices: Vec<Listed> = listed.collect();
+        devices.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        devices
     }
+}
+
+/// A device as the kernel shows it.
+struct Listed {
+    name: String,
+    /// Its file in `/dev/infiniband`.
+    file: String,
 }
 
 /// What a file of sysfs says.
@@ -102,13 +121,14 @@ mod tests {
         create_dir_all(verbs.join("uverbs0")).unwrap();
         write(verbs.join("uverbs0/ibdev"), "rxe0\n").unwrap();
         host.check().unwrap();
-        assert!(matches!(host.why_none(), Unavailable::NoProvider { names } if names == "rxe0"));
-
-        let error = host.why_not_open("rxe0", "uverbs0").unwrap();
-        assert!(matches!(&error, Unavailable::NoDeviceFile { path, .. } if path.ends_with("infiniband/uverbs0")));
+        for error in [host.why_none(), host.why_not_open("rxe0", "uverbs0").unwrap()] {
+            assert!(matches!(&error, Unavailable::NoDeviceFile { path, .. } if path.ends_with("infiniband/uverbs0")));
+            assert!(error.to_string().starts_with("device rxe0 has no file"), "{error}");
+        }
         create_dir_all(host.dev.join("infiniband")).unwrap();
         write(host.dev.join("infiniband/uverbs0"), "").unwrap();
         assert!(host.why_not_open("rxe0", "uverbs0").is_none());
+        assert!(matches!(host.why_none(), Unavailable::NoProvider { names } if names == "rxe0"));
     }
 
     #[test]

@@ -111,10 +111,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
             Err(error) => {
                 let mut missing = vec![error.message.clone()];
                 missing.extend(error.hint.clone());
-                // An adapter that cannot be used is no trouble to those who did not ask for it.
-                if wanted.is_some() || info.name == ferroce::SoftDevice::NAME {
-                    failure.get_or_insert(error);
-                }
+                failure.get_or_insert(error);
                 Device {
                     name: info.name,
                     provider: info.provider,
@@ -127,13 +124,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
             }
         });
     }
+    let usable = devices.iter().any(|device| device.limits.is_some());
     if devices.is_empty() {
         // Opening what is not there gives the error that lists what is.
         local::open(&args.common, link)?;
         return Err(Failure::environment("this machine has no RDMA device"));
     }
     // Who asks for one device does not ask why there are no others.
-    let no_rdma_core = match wanted {
+    let no_rdma_core = match &wanted {
         None => ferroce::rdma_core_devices().err().map(|why| why.to_string()),
         Some(_) => None,
     };
@@ -147,9 +145,10 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
             report::text_line(&format!("no devices of rdma-core: {why}"))?;
         }
     }
+    // What is missing for one device is no trouble to those who can use another.
     match failure {
-        Some(error) => Err(error.documented()),
-        None => Ok(()),
+        Some(error) if !usable || wanted.is_some() => Err(error.documented()),
+        _ => Ok(()),
     }
 }
 
