@@ -130,13 +130,15 @@ part_errors() {
   await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
 }
 
-# The program prints the cases as this script does.
+# The program prints the cases as this script does. Jumbo frames carry every MTU that there is.
 part_conformance() { suite; }
 suite() {
+  ip link set v0 mtu 9000
+  $IN_SOFT ip link set v1 mtu 9000
   # shellcheck disable=SC2086 # the filter may be none
-  /payload/rdmacore suite rxe0 $RXE_IP4 $1
-  [ $? = 0 ] || failed=$((failed + 1))
-  passed=$((passed + 1))
+  if /payload/rdmacore suite rxe0 $RXE_IP4 $1; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  ip link set v0 mtu 1500
+  $IN_SOFT ip link set v1 mtu 1500
 }
 
 if [ "$1" = suite ]; then

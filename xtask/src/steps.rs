@@ -84,8 +84,16 @@ enum Which {
 const RELEASE_TESTS: &[(&str, Which)] = &[("ferroce-sim", Which::All), ("ferroce-soft", Which::Integration)];
 
 /// The scripts of the `vm` step, run in this order in one boot.
-pub(crate) const VM_SCRIPTS: &[&str] =
-    &["vm/smoke.sh", "vm/pingpong.sh connected", "vm/pingpong.sh srq ud", "vm/pingpong.sh options loss", "vm/cm.sh"];
+pub(crate) const VM_SCRIPTS: &[&str] = &[
+    "vm/smoke.sh",
+    "vm/pingpong.sh connected",
+    "vm/pingpong.sh srq ud",
+    "vm/pingpong.sh options loss",
+    "vm/cm.sh",
+    "vm/rdmacore.sh local soft",
+    "vm/rdmacore.sh conformance",
+    "vm/rdmacore.sh perf watch errors",
+];
 
 /// Seconds that each script of the kernel test bed may take. It stops what hangs; on an idle machine the longest takes a quarter of it.
 pub(crate) const VM_SCRIPT_SECONDS: u64 = 900;
