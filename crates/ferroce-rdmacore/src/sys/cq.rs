@@ -57,14 +57,17 @@ impl RawCq {
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(&ibv_wc)) -> Result<usize> {
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
+        // A device writes only what means something, and all of it is looked at.
+        for place in &mut batch[..most] {
+            place.write(ibv_wc::default());
+        }
         // SAFETY: the queue is alive, and `batch` has room for `most`.
         let got = unsafe { inline::poll_cq(self.as_ptr(), most as i32, batch.as_mut_ptr().cast()) };
         let Ok(got) = usize::try_from(got) else {
             return Err(errno::error("polling a completion queue", if got == -1 { libc::EIO } else { -got }));
         };
         for wc in &batch[..got.min(most)] {
-            // SAFETY: the library says that it has written so many; fields that it leaves alone are integers, which `BATCH` places on
-            // the stack cannot make invalid, and the status says which of them mean something.
+            // SAFETY: the first `most` have a value, and the library has written over some of them.
             take(unsafe { wc.assume_init_ref() });
         }
         Ok(got)
