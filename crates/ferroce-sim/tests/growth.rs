@@ -2,6 +2,7 @@
 
 use ferroce_cm::{ConnParam, ConnectionManager, EventChannel, EventKind, Id, PortSpace};
 use ferroce_soft::memory::{MemoryConfig, MemoryNetwork, Random};
+use ferroce_testing::allocated::{Counting, live};
 use ferroce_transport::ud;
 use ferroce_transport::ud_verbs::{UdOptions, UdVerbs};
 use ferroce_verbs::WorkCompletion;
@@ -14,31 +15,9 @@ use ferroce_wire::{
     Aeth, AtomicEth, Bth, Deth, Ext, GSI_QKEY, GSI_QPN, Headers, MAX_HEADERS_LEN, Opcode, Reth, Syndrome, pad_len,
     psn_add, psn_sub,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Bytes that are allocated and not freed.
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of `dealloc`, and the memory is from `alloc` above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -139,14 +118,14 @@ fn attacks_do_not_fill_memory() {
         let mut before = 0;
         for round in 0..rounds {
             if round == rounds / 10 {
-                before = LIVE.load(Ordering::Relaxed);
+                before = live();
             }
             // A new request is the end of what is owed for old ones, so most of the time there is none.
             network.inject(peer, ip, &attack.packet(round % 10_000 < 1000));
             // It comes in at once; at a low rate, answers leave a lot more slowly than they are asked for.
             network.advance(Duration::from_nanos(100));
         }
-        let grown = LIVE.load(Ordering::Relaxed) - before;
+        let grown = live() - before;
         assert_eq!(rc.state(), QpState::Rts, "the attack was too crude");
         assert!(grown < 16 << 10, "{grown} bytes more after {rounds} packets, at a rate of {rate}");
         let counters = context.counters();
@@ -296,7 +275,7 @@ fn a_flood_of_forged_requests_does_not_fill_memory_nor_touch_what_is_established
         let mut before = 0;
         for round in 0..rounds {
             if round == rounds / 2 {
-                before = LIVE.load(Ordering::Relaxed);
+                before = live();
             }
             let [.., high, low] = (random.below(10_000) as u32).to_be_bytes();
             let from = IpAddr::from([11, 0, high, low]);
@@ -315,7 +294,7 @@ fn a_flood_of_forged_requests_does_not_fill_memory_nor_touch_what_is_established
                 client.completes();
             }
         }
-        let grown = LIVE.load(Ordering::Relaxed) - before;
+        let grown = live() - before;
         assert!(grown < 64 << 10, "{grown} bytes more after {rounds} requests, reads: {reads}");
         let (usage, counters) = (victim.cm.usage(), victim.cm.counters());
         assert!(usage.half_open > HALF_OPEN / 2 && usage.half_open <= HALF_OPEN, "{usage:?}");
@@ -354,7 +333,7 @@ fn a_flood_of_forged_datagrams_does_not_fill_memory_nor_the_address_handle_cache
     let mut before = 0;
     for round in 0..rounds {
         if round == rounds / 2 {
-            before = LIVE.load(Ordering::Relaxed);
+            before = live();
         }
         let [.., high, low] = (random.below(10_000) as u32).to_be_bytes();
         let from = IpAddr::from([11, 0, high, low]);
@@ -375,7 +354,7 @@ fn a_flood_of_forged_datagrams_does_not_fill_memory_nor_the_address_handle_cache
         network.advance(Duration::from_millis(1));
         victim.progress().unwrap();
     }
-    let grown = LIVE.load(Ordering::Relaxed) - before;
+    let grown = live() - before;
     assert!(grown < 64 << 10, "{grown} bytes more after {rounds} datagrams");
     let protocol = victim.counters().protocol;
     assert!(protocol.no_endpoint > u64::from(rounds) / 3 && protocol.refused > u64::from(rounds) / 100, "{protocol:?}");

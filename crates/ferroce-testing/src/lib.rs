@@ -1,5 +1,6 @@
 //! What the tests of several crates need, and nothing else does.
 
+pub mod allocated;
 pub mod model;
 pub mod nic;
 pub mod tshark;

@@ -1,34 +1,14 @@
 //! What an endpoint that is idle costs in memory, at both ends, in bytes that are really allocated.
 
 use ferroce_soft::memory::{MemoryConfig, MemoryNetwork, Random};
+use ferroce_testing::allocated::{Counting, live};
 use ferroce_transport::ud_verbs::{UdEndpoint, UdOptions, UdVerbs};
 use ferroce_verbs::ah_cache::Clock;
 use ferroce_verbs::provider::Device;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Bytes that are allocated and not freed.
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of `dealloc`, and the memory is from `alloc` above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -91,21 +71,21 @@ fn an_idle_endpoint_takes_at_most_512_bytes() {
         // What an interface has for itself, and the first endpoint's address handle.
         talk(&mut endpoints, 1);
         rest();
-        let empty = LIVE.load(Ordering::Relaxed);
+        let empty = live();
         talk(&mut endpoints, count - 1);
         rest();
-        let both = LIVE.load(Ordering::Relaxed) - empty;
+        let both = live() - empty;
         assert_eq!((a.counters().endpoints, b.counters().endpoints), (count, count));
         // Without their handles: those are the program's, and in its own table.
-        let live = LIVE.load(Ordering::Relaxed);
+        let before = live();
         let one = open(&network, 3);
-        let interface = LIVE.load(Ordering::Relaxed) - live;
+        let interface = live() - before;
         drop(one);
         // What the end that did not make them had for them. Its last words would be on their way otherwise.
         network.isolate(IpAddr::from([10, 0, 0, 2]));
-        let live = LIVE.load(Ordering::Relaxed);
+        let before = live();
         drop(b);
-        let acceptors = live - LIVE.load(Ordering::Relaxed) - interface;
+        let acceptors = before - live() - interface;
         let each = |bytes: isize| bytes / count as isize;
         let (initiator, acceptor) = (each(both - acceptors), each(acceptors));
         let handle = size_of::<UdEndpoint>();
