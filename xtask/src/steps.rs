@@ -153,7 +153,7 @@ fn release_tests(context: &Context<'_>) -> Result<Tally, Error> {
             tally.fail(format!("the workspace has no package {package}"));
             continue;
         };
-        let mut args = vec!["--release", "--package", package];
+        let mut args = vec!["--profile", "optimized-tests", "--package", package];
         if matches!(which, Which::Integration) {
             if integration.is_empty() {
                 context.log.line(&format!("{package} has no integration tests"));

@@ -117,6 +117,22 @@ fn the_end_of_a_silent_peer_is_bounded() {
     }
 }
 
+/// It finds out that its peer answers while it has better things to do.
+#[test]
+fn a_busy_connection_hears_of_the_end_too() {
+    let (network, a, b) = pair(Some(PATIENCE), None);
+    for _ in 0..PATIENCE.as_millis() / 4 {
+        b.post_receive();
+        a.qp.post_send(&[SendWr::send(7, &[a.mr.sge(..).unwrap()])]).unwrap();
+        network.advance(Duration::from_millis(10));
+        assert!(a.poll().is_some() && b.poll().is_some());
+    }
+    a.post_receive();
+    network.isolate(ip(2));
+    network.advance(PATIENCE * 3 + Duration::from_secs(2));
+    assert_eq!((a.state(), b.state()), (QpState::Err, QpState::Err));
+}
+
 /// Its memory is gone, and it does not know the queue pair any more.
 #[test]
 fn a_peer_that_started_again_is_silent() {

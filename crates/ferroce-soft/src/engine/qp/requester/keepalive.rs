@@ -33,6 +33,8 @@ pub(super) struct Keepalive {
     asked: bool,
     /// When to look next.
     next: Option<Nanos>,
+    /// When to find out whether the peer answers, if that is not known yet.
+    prove_at: Option<Nanos>,
 }
 
 impl Requester {
@@ -65,9 +67,12 @@ impl Requester {
         let answers = cx.conn.av.as_ref().is_some_and(|av| av.answers_keepalive());
         let keepalive = &mut self.keepalive;
         if std::mem::take(&mut keepalive.heard) {
-            // Of two that ask each other, the one that is always asked first has to find out as well.
-            keepalive.ask |= !answers && keepalive.next.is_some_and(|next| next <= now);
             (keepalive.unanswered, keepalive.next) = (0, Some(now + patience));
+            // A connection that is never silent before its peer dies has to have found out as well.
+            if !answers && keepalive.prove_at.is_none_or(|at| at <= now) {
+                keepalive.ask |= keepalive.prove_at.is_some();
+                keepalive.prove_at = Some(now + patience);
+            }
         } else if keepalive.next.is_none_or(|next| next <= now) {
             if keepalive.unanswered == QUESTIONS {
                 if answers {
