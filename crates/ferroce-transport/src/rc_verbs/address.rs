@@ -10,7 +10,8 @@ use std::fmt;
 /// | 2–17 | GID |
 /// | 18–20 | queue pair number |
 /// | 21–23 | first PSN |
-/// | 24–31 | [`Terms`] |
+/// | 24–27 | messages that it takes before a grant |
+/// | 28–31 | bytes of a message that it takes |
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EndpointAddress {
     pub(super) gid: Gid,
