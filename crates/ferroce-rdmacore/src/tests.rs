@@ -58,6 +58,21 @@ fn polled(cq: &Cq) -> Vec<(u64, WcStatus)> {
     }
 }
 
+/// Handles are numbers of a context, and a provider does not look whose a queue is.
+#[test]
+fn queues_of_another_context_are_refused() {
+    let (ours, other) = (fake::open(), fake::open());
+    let pd = ours.alloc_pd().unwrap();
+    let (cq, stranger) = (ours.create_cq(16, None).unwrap(), other.create_cq(16, None).unwrap());
+    for (send_cq, recv_cq, what) in [(&stranger, &cq, "send_cq"), (&cq, &stranger, "recv_cq")] {
+        let refused = pd.create_qp(&QpInitAttr { recv_cq: recv_cq.clone(), ..QpInitAttr::new(QpType::Rc, send_cq) });
+        assert!(matches!(&refused, Err(Error::Invalid { what: named, .. }) if *named == what), "{refused:?}");
+    }
+    let channel = other.create_comp_channel().unwrap();
+    let refused = ours.create_cq(16, Some(&channel));
+    assert!(matches!(&refused, Err(Error::Invalid { what: "channel", .. })), "{refused:?}");
+}
+
 /// Whatever is dropped first, parents are destroyed after their children: the fake library checks it.
 #[test]
 fn any_order_of_drops_destroys_children_first() {

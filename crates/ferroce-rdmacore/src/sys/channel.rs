@@ -28,6 +28,10 @@ impl RawChannel {
         Ok(this)
     }
 
+    pub(super) fn is_of(&self, context: &Arc<RawContext>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     pub(super) fn as_ptr(&self) -> *mut ibv_comp_channel {
         self.channel.as_ptr()
     }

@@ -29,12 +29,19 @@ impl RawCq {
         channel: Option<Arc<RawChannel>>,
         vector: u32,
     ) -> Result<Self> {
+        if channel.as_ref().is_some_and(|channel| !channel.is_of(&context)) {
+            return Err(Error::invalid("channel", "it belongs to another device, or to another opening of this one"));
+        }
         let entries = i32::try_from(entries).map_err(|_| Error::invalid("cqe", "it is more than 2^31-1"))?;
         let on = channel.as_ref().map_or(null_mut(), |channel| channel.as_ptr());
-        // SAFETY: context and channel are alive, and are held.
+        // SAFETY: context and channel belong together and are alive, and are held.
         let cq = unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
         let cq = NonNull::new(cq).ok_or_else(|| errno::last("making a completion queue"))?;
         Ok(Self { context, _channel: channel, cq })
+    }
+
+    pub(super) fn is_of(&self, context: &Arc<RawContext>) -> bool {
+        Arc::ptr_eq(&self.context, context)
     }
 
     pub(super) fn as_ptr(&self) -> *mut ibv_cq {

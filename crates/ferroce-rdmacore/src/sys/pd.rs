@@ -29,6 +29,10 @@ impl RawPd {
         self.context.library
     }
 
+    pub(super) fn context(&self) -> &Arc<RawContext> {
+        &self.context
+    }
+
     pub(super) fn as_ptr(&self) -> *mut ibv_pd {
         self.pd.as_ptr()
     }

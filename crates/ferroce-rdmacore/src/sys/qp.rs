@@ -1,7 +1,7 @@
 use super::{RawCq, RawPd, RawSrq};
 use crate::errno;
 use ferroce_abi::types::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
-use ferroce_verbs::Result;
+use ferroce_verbs::{Error, Result};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -34,6 +34,12 @@ unsafe impl Sync for RawQp {}
 impl RawQp {
     pub(crate) fn new(parts: QpParts) -> Result<Self> {
         let QpParts { pd, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all } = parts;
+        // A provider takes another one's queues for its own, and writes beyond them.
+        for (what, cq) in [("send_cq", &send_cq), ("recv_cq", &recv_cq)] {
+            if !cq.is_of(pd.context()) {
+                return Err(Error::invalid(what, "it belongs to another device, or to another opening of this one"));
+            }
+        }
         let mut init = ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: send_cq.as_ptr(),
@@ -43,7 +49,7 @@ impl RawQp {
             qp_type,
             sq_sig_all: i32::from(sq_sig_all),
         };
-        // SAFETY: the domain and the queues are alive, and are held; `init` is read and written by the call only.
+        // SAFETY: the domain and the queues belong to one context and are alive, and are held; `init` is read and written by the call only.
         let qp = unsafe { (pd.library().create_qp)(pd.as_ptr(), &mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| errno::last("making a queue pair"))?;
         // The library has put in what it really has.
