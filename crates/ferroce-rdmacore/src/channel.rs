@@ -2,11 +2,9 @@ use crate::cq::RdmaCq;
 use crate::registry::Objects;
 use crate::sys::{RawChannel, RawContext};
 use ferroce_verbs::provider::CompChannelOps;
-use ferroce_verbs::{Cq, Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ferroce_verbs::{Cq, Result};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// A completion channel.
 pub(crate) struct RdmaChannel {
@@ -33,25 +31,6 @@ impl CompChannelOps for RdmaChannel {
                 Some(Some(cq)) => return Ok(Some(Cq::from_ops(cq))),
                 // A queue that is gone is left out.
                 Some(None) => {}
-            }
-        }
-    }
-
-    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<Cq>> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            if let Some(cq) = self.try_event()? {
-                return Ok(Some(cq));
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(None);
-            }
-            let left =
-                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
-            match poll(&mut [PollFd::new(&self.fd(), PollFlags::IN)], left.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Error::os("waiting for a completion event", error)),
             }
         }
     }

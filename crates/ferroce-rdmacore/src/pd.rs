@@ -6,7 +6,7 @@ use crate::srq::RdmaSrq;
 use crate::sys::{QpParts, RawAh, RawContext, RawCq, RawMr, RawPd, RawQp, RawSrq};
 use crate::{address, own};
 use ferroce_abi::types::{ibv_qp_cap, value};
-use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps, check_range};
 use ferroce_verbs::{Access, AhAttr, Error, QpInitAttr, Region, Result, SrqInitAttr};
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ impl PdOps for RdmaPd {
 
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
         let device = &self.context.attr;
-        check("max_wr", attr.max_wr, 1, limit(device.max_srq_wr))?;
-        check("max_sge", attr.max_sge, 0, limit(device.max_srq_sge))?;
+        check_range("max_wr", attr.max_wr, 1, limit(device.max_srq_wr))?;
+        check_range("max_sge", attr.max_sge, 0, limit(device.max_srq_sge))?;
         let raw = Arc::new(RawSrq::new(self.raw.clone(), attr.max_wr, attr.max_sge)?);
         // It may have more room than was asked for.
         let real = raw.query()?;
@@ -47,10 +47,10 @@ impl PdOps for RdmaPd {
 
     fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
         let (device, cap) = (&self.context.attr, &attr.cap);
-        check("max_send_wr", cap.max_send_wr, 0, limit(device.max_qp_wr))?;
-        check("max_recv_wr", cap.max_recv_wr, 0, limit(device.max_qp_wr))?;
-        check("max_send_sge", cap.max_send_sge, 0, limit(device.max_sge))?;
-        check("max_recv_sge", cap.max_recv_sge, 0, limit(device.max_sge))?;
+        check_range("max_send_wr", cap.max_send_wr, 0, limit(device.max_qp_wr))?;
+        check_range("max_recv_wr", cap.max_recv_wr, 0, limit(device.max_qp_wr))?;
+        check_range("max_send_sge", cap.max_send_sge, 0, limit(device.max_sge))?;
+        check_range("max_recv_sge", cap.max_recv_sge, 0, limit(device.max_sge))?;
         let srq = match &attr.srq {
             Some(srq) => Some(own::<RdmaSrq>(srq.ops().clone().into_any(), "srq")?),
             None => None,
@@ -66,13 +66,6 @@ impl PdOps for RdmaPd {
     fn context(&self) -> Arc<dyn ContextOps> {
         self.context.clone()
     }
-}
-
-fn check(what: &'static str, value: u32, least: u32, most: u32) -> Result<()> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(what, format!("{value} is not in {least}..={most}")))
 }
 
 /// The most bytes of inline data. The library has no question for it, so queue pairs are made until one can be.

@@ -1,5 +1,7 @@
 //! ud_verbs as the transports' common surface has it: UCT's contracts.
 
+mod waiting;
+
 use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 use ferroce_transport::uct::{
     Arm, AtomicOp, Cause, Completion, CompletionCounter, Endpoint, EndpointId, FlushKind, Interface, InterfaceFlags,
@@ -9,10 +11,10 @@ use ferroce_transport::ud::Config;
 use ferroce_transport::ud_verbs::{UdEndpoint, UdOptions, UdVerbs};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Access, Gid, Mr};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use waiting::{readable, sleep_until, until};
 
 const AM: u8 = 3;
 
@@ -42,34 +44,8 @@ fn connect(from: &UdVerbs, to: &UdVerbs) -> UdEndpoint {
     from.connect(to.address()).unwrap()
 }
 
-fn until(interfaces: &[&UdVerbs], mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        for interface in interfaces {
-            interface.progress().unwrap();
-        }
-        assert!(Instant::now() < deadline, "nothing more happens: {interfaces:#?}");
-    }
-}
-
 fn numbers(log: &Log) -> Vec<u32> {
     log.lock().unwrap().iter().map(|(_, bytes)| u32::from_be_bytes(bytes[..4].try_into().unwrap())).collect()
-}
-
-fn readable(interface: &UdVerbs, ms: i64) -> bool {
-    let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000 * 1_000_000) as _ };
-    poll(&mut [PollFd::new(&interface.event_fd(), PollFlags::IN)], Some(&timeout)).unwrap() != 0
-}
-
-fn sleep_until(interface: &UdVerbs, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        if interface.arm().unwrap() == Arm::Armed {
-            assert!(readable(interface, 30_000), "nobody woke this side: {interface:#?}");
-        }
-        interface.progress().unwrap();
-        assert!(Instant::now() < deadline, "{interface:#?}");
-    }
 }
 
 /// Memory of some device: what is copied need not be this interface's.

@@ -1,5 +1,7 @@
 //! ud_verbs on the software device: messages both ways, and address handles that are there whenever something is sent.
 
+mod waiting;
+
 use ferroce_soft::{FaultConfig, LinkMode, SoftConfig, SoftDevice};
 use ferroce_transport::ud::{Cause, Config, SendError};
 use ferroce_transport::ud_verbs::{InterfaceAddress, UdEndpoint, UdOptions, UdVerbs};
@@ -8,7 +10,8 @@ use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Ah, AhAttr, AhCacheConfig, AhCacheOptions, Context, Error, Gid, Pd, Ttl};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use waiting::until;
 
 fn context(config: SoftConfig) -> Context {
     SoftDevice::new(config).open().unwrap()
@@ -43,17 +46,6 @@ fn message(number: u32) -> Vec<u8> {
     let mut bytes = number.to_be_bytes().to_vec();
     bytes.resize(len(number), number as u8);
     bytes
-}
-
-/// Makes progress until `done`; a hang becomes a failure.
-fn until(interfaces: &[&UdVerbs], mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        for interface in interfaces {
-            interface.progress().unwrap();
-        }
-        assert!(Instant::now() < deadline, "nothing more happens: {interfaces:#?}");
-    }
 }
 
 fn send(endpoint: &UdEndpoint, interfaces: &[&UdVerbs], number: u32) {

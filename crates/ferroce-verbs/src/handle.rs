@@ -6,12 +6,13 @@ use crate::{
     QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Region, Result, SendWr, Sge, SrqAttr, SrqInitAttr, WcFlags,
     WorkCompletion,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident, $ops:ident) => {
@@ -315,7 +316,22 @@ impl CompChannel {
 
     /// Waits for the next completion queue that has something; `None` when `timeout` passed first.
     pub fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<Cq>> {
-        self.0.wait_event(timeout)
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(cq) = self.try_event()? {
+                return Ok(Some(cq));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            let left =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+            match poll(&mut [PollFd::new(&self.0.fd(), PollFlags::IN)], left.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::os("waiting for a completion event", error)),
+            }
+        }
     }
 }
 

@@ -13,7 +13,18 @@ use crate::{
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+
+/// Checks that the argument `what` is in `least..=most`.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] says what it may be.
+pub fn check_range(what: &'static str, value: u32, least: u32, most: u32) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(what, format!("{value} is not in {least}..={most}")))
+}
 
 /// A way back from a trait object to the device's own type.
 pub trait AsAny: Any + Send + Sync {
@@ -142,8 +153,6 @@ pub trait CompChannelOps: AsAny {
     fn fd(&self) -> BorrowedFd<'_>;
     /// The next completion queue that has something, if any. Never blocks.
     fn try_event(&self) -> Result<Option<Cq>>;
-    /// Waits for the next completion queue that has something; `None` when `timeout` passed first.
-    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<Cq>>;
 }
 
 /// A completion queue.

@@ -177,8 +177,7 @@ impl Endpoint {
     }
 
     fn on_denied(&mut self, now: Nanos, slot: u32, cause: DisconnectCause) {
-        let private_data = ReceivedData::empty();
-        self.tell(slot, |conn, cookie| Event::Disconnected { conn, cookie, cause, private_data });
+        self.tell_ended(slot, cause);
         self.enter_timewait(now, slot);
     }
 }

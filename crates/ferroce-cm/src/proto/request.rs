@@ -214,12 +214,7 @@ impl Endpoint {
                 self.enter_idle(now, slot);
             }
             State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent | State::Established => {
-                self.tell(slot, |conn, cookie| Event::Disconnected {
-                    conn,
-                    cookie,
-                    cause: DisconnectCause::Stale,
-                    private_data: ReceivedData::empty(),
-                });
+                self.tell_ended(slot, DisconnectCause::Stale);
                 self.start_dreq(now, slot, &PrivateData::default(), None);
             }
             State::Idle | State::ReqSent | State::MraReqRcvd | State::DreqSent | State::DreqRcvd | State::TimeWait => {}

@@ -39,7 +39,7 @@ impl Endpoint {
         let lost: HashSet<u32> = local_qpns.iter().copied().collect();
         let slots = self.conns.slots(|conn| conn.state == State::Established && lost.contains(&conn.local_qpn));
         for slot in slots {
-            self.tell_disconnected(slot, DisconnectCause::PeerLost, ReceivedData::<220>::empty());
+            self.tell_ended(slot, DisconnectCause::PeerLost);
             self.start_dreq(now, slot, &PrivateData::default(), None);
         }
     }
@@ -220,6 +220,11 @@ impl Endpoint {
         let private_data = ReceivedData::new(dreq.private_data, head.class_specific);
         self.tell_disconnected(slot, DisconnectCause::Requested, private_data);
         self.enter_idle(now, slot);
+    }
+
+    /// It is over, without a word of the peer's.
+    pub(super) fn tell_ended(&mut self, slot: u32, cause: DisconnectCause) {
+        self.tell_disconnected(slot, cause, ReceivedData::<0>::empty());
     }
 
     fn tell_disconnected<const N: usize>(&mut self, slot: u32, cause: DisconnectCause, private_data: ReceivedData<N>) {

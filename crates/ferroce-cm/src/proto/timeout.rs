@@ -1,6 +1,6 @@
 //! What happens when nothing does.
 
-use super::{DisconnectCause, Endpoint, Event, Nanos, ReceivedData, State, Unreachable};
+use super::{DisconnectCause, Endpoint, Event, Nanos, State, Unreachable};
 use ferroce_wire::cm::PrivateData;
 
 impl Endpoint {
@@ -37,12 +37,7 @@ impl Endpoint {
             State::DreqSent if conn.owned && !conn.told => {
                 // The user waits no longer; the peer may still hear of it.
                 conn.expires = now.saturating_add(self.config.linger_timeout);
-                self.tell(slot, |conn, cookie| Event::Disconnected {
-                    conn,
-                    cookie,
-                    cause: DisconnectCause::TimedOut,
-                    private_data: ReceivedData::empty(),
-                });
+                self.tell_ended(slot, DisconnectCause::TimedOut);
                 self.send(slot);
                 self.schedule_retry(now, slot);
             }

@@ -3,7 +3,7 @@ use super::context::{MAX_INLINE, MAX_SGE, MAX_WR, SoftContext};
 use super::qp::{Queues, SoftQp};
 use super::srq::SoftSrq;
 use crate::engine::{MAX_MR, MemoryRegion, QpParts, RecvQueue, SharedRecvQueue};
-use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps};
+use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps, check_range};
 use ferroce_verbs::{Access, AhAttr, Error, QpCap, QpInitAttr, Region, Result, SrqInitAttr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,8 +74,8 @@ impl PdOps for SoftPd {
     }
 
     fn create_srq(self: Arc<Self>, attr: &SrqInitAttr) -> Result<Arc<dyn SrqOps>> {
-        check("max_wr", attr.max_wr, 1, MAX_WR)?;
-        check("max_sge", attr.max_sge, 0, MAX_SGE)?;
+        check_range("max_wr", attr.max_wr, 1, MAX_WR)?;
+        check_range("max_sge", attr.max_sge, 0, MAX_SGE)?;
         let queue = Arc::new(RecvQueue::new(attr.max_wr, attr.max_sge, "shared receive queue", true));
         let pd = self.id;
         let mut made = None;
@@ -94,11 +94,11 @@ impl PdOps for SoftPd {
 
     fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
         let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = attr.cap;
-        check("max_send_wr", max_send_wr, 0, MAX_WR)?;
-        check("max_recv_wr", max_recv_wr, 0, MAX_WR)?;
-        check("max_send_sge", max_send_sge, 0, MAX_SGE)?;
-        check("max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
-        check("max_inline_data", max_inline_data, 0, MAX_INLINE)?;
+        check_range("max_send_wr", max_send_wr, 0, MAX_WR)?;
+        check_range("max_recv_wr", max_recv_wr, 0, MAX_WR)?;
+        check_range("max_send_sge", max_send_sge, 0, MAX_SGE)?;
+        check_range("max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
+        check_range("max_inline_data", max_inline_data, 0, MAX_INLINE)?;
         let queues = Queues::of(attr)?;
         let parts = QpParts {
             qp_type: attr.qp_type,
@@ -122,11 +122,4 @@ impl PdOps for SoftPd {
     fn context(&self) -> Arc<dyn ContextOps> {
         self.context.clone()
     }
-}
-
-fn check(what: &'static str, value: u32, least: u32, most: u32) -> Result<()> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(what, format!("{value} is not in {least}..={most}")))
 }

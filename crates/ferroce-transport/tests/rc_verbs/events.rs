@@ -1,31 +1,13 @@
 //! The event descriptor: arm, sleep, drain.
 
 use crate::support::{AM, message, numbers, open, options, pair, quick, raw_pair, until, when_possible};
+use crate::waiting::{readable, sleep_until};
 use ferroce_transport::rc_verbs::{RcOptions, RcVerbs};
 use ferroce_transport::uct::{Arm, Endpoint as _, Interface as _, OpError, PendingStatus};
 use ferroce_verbs::{QpAttr, QpState};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// Whether the descriptor is readable within `ms`.
-fn readable(interface: &RcVerbs, ms: i64) -> bool {
-    let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000 * 1_000_000) as _ };
-    poll(&mut [PollFd::new(&interface.event_fd(), PollFlags::IN)], Some(&timeout)).unwrap() != 0
-}
-
-/// Sleeps until there is something to be done, and does it.
-fn sleep_until(interface: &RcVerbs, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        if interface.arm().unwrap() == Arm::Armed {
-            assert!(readable(interface, 30_000), "nobody woke this side: {interface:#?}");
-        }
-        interface.progress().unwrap();
-        assert!(Instant::now() < deadline);
-    }
-}
+use std::time::Duration;
 
 fn drain(interface: &RcVerbs) {
     while interface.arm().unwrap() == Arm::Busy {

@@ -7,3 +7,5 @@ mod failures;
 mod operations;
 mod support;
 mod teardown;
+#[path = "../waiting/mod.rs"]
+mod waiting;

@@ -1,3 +1,4 @@
+pub(crate) use crate::waiting::until;
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_transport::rc_verbs::{EndpointAddress, RcEndpoint, RcOptions, RcVerbs};
 use ferroce_transport::uct::{Endpoint as _, EndpointId, Interface as _, OpError};
@@ -56,17 +57,6 @@ pub(crate) fn pair(a: &RcVerbs, b: &RcVerbs) -> (RcEndpoint, RcEndpoint) {
     to_b.connect_to_ep(&to_a.address()).unwrap();
     to_a.connect_to_ep(&to_b.address()).unwrap();
     (to_b, to_a)
-}
-
-/// Makes progress until `done`; a hang becomes a failure.
-pub(crate) fn until(interfaces: &[&RcVerbs], mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        for interface in interfaces {
-            interface.progress().unwrap();
-        }
-        assert!(Instant::now() < deadline, "nothing more happens: {interfaces:#?}");
-    }
 }
 
 /// Some rounds of progress, for what must not happen.

@@ -333,14 +333,13 @@ impl TxBatch {
                 group.control.push_segment(group.segment as u16);
             }
         }
-        let shared = self.shared.clone();
-        let backlog = &shared.tx.backlog;
         // Nothing overtakes what waits; not even if it has gone in the very moment in which this was found out.
-        let mut held = if backlog.is_blocked() { backlog.hold(groups, arena, false) } else { None };
+        let blocked = self.shared.tx.backlog.is_blocked();
+        let mut held = if blocked { self.shared.tx.backlog.hold(groups, arena, false) } else { None };
         if held.is_none() {
             let handled = self.send_groups(groups, arena);
             if handled < groups.len() {
-                held = backlog.hold(&groups[handled..], arena, true);
+                held = self.shared.tx.backlog.hold(&groups[handled..], arena, true);
             }
         }
         if let Some(lost @ 1..) = held {

@@ -6,16 +6,16 @@ use std::io::{ErrorKind, Write, stdout};
 
 /// Prints `document` as the one JSON document of this command.
 pub(crate) fn json(document: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(document)
-        .map_err(|error| Failure::run(format!("the result cannot be written as JSON: {error}")))?;
-    text_line(&text)
+    as_json(serde_json::to_string_pretty(document))
 }
 
 /// Prints `document` in one line: a command that has no end of its own prints one for each thing that it has to say.
 pub(crate) fn json_line(document: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(document)
-        .map_err(|error| Failure::run(format!("the result cannot be written as JSON: {error}")))?;
-    text_line(&text)
+    as_json(serde_json::to_string(document))
+}
+
+fn as_json(text: serde_json::Result<String>) -> Result<()> {
+    text_line(&text.map_err(|error| Failure::run(format!("the result cannot be written as JSON: {error}")))?)
 }
 
 /// Prints a line. A reader who has gone away, such as `head`, is no error.
