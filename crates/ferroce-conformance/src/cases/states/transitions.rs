@@ -75,10 +75,10 @@ fn starts_anew(env: &Env, qp_type: QpType) -> CaseResult {
 
 fn works_again(env: &Env, qp_type: QpType) -> CaseResult {
     let pair = Pair::new(env, &Build::new(qp_type), &Link::default())?;
-    for round in 1..4 {
+    for _ in 0..3 {
         pair.a.qp.modify(&QpAttr::to(QpState::Err))?;
         pair.b.qp.modify(&QpAttr::to(QpState::Err))?;
-        pair.reconnect(&Link { psn: (0x1000 * round, 0x8000 * round), ..Link::default() })?;
+        pair.reconnect(&Link::default())?;
         pair.round_trip()?;
     }
     Ok(())
