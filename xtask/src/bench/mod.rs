@@ -36,7 +36,7 @@ use crate::workspace::Workspace;
 use machine::Machine;
 use measure::Row;
 use output::Document;
-use table::{GROUPS, Group, Setting};
+use table::{Group, Setting};
 
 /// Debian packages with the peers, and with `ip`.
 const PACKAGES: &[&str] = &["ucx-utils", "libfabric-bin", "iproute2"];
@@ -69,7 +69,7 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<bool, E
     let versions = machine::versions(workspace)?;
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
     let time = if args.quick { QUICK_TIME } else { TIME };
-    let mut setting = Setting { programs: ours::Programs::find(workspace), time, round: 0 };
+    let mut setting = Setting::new(ours::Programs::find(workspace), time);
     let (rows, failures) = measure_all(&groups, rounds, &mut setting, log);
     let document =
         Document { rows: &rows, machine: &machine, versions: &versions, rounds, seconds: time.as_secs_f64() };
@@ -90,10 +90,10 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<bool, E
 }
 
 fn select(only: &[String]) -> Result<Vec<&'static Group>, Error> {
-    if let Some(unknown) = only.iter().find(|name| GROUPS.iter().all(|group| group.name != **name)) {
+    if let Some(unknown) = only.iter().find(|name| table::groups().all(|group| group.name != **name)) {
         return Err(Error::NoSuchBenchmark(unknown.clone()));
     }
-    Ok(GROUPS.iter().filter(|group| only.is_empty() || only.iter().any(|name| name == group.name)).collect())
+    Ok(table::groups().filter(|group| only.is_empty() || only.iter().any(|name| name == group.name)).collect())
 }
 
 /// Measures one group after the other; also those after one that failed. Returns the lines, and what failed.
@@ -150,12 +150,12 @@ mod tests {
 
     /// For tests in which nothing is run.
     pub(super) fn setting() -> Setting {
-        Setting { programs: ours::Programs::find(&Workspace::locate().unwrap()), time: TIME, round: 0 }
+        Setting::new(ours::Programs::find(&Workspace::locate().unwrap()), TIME)
     }
 
     #[test]
     fn groups_are_selected_by_name() {
-        assert_eq!(select(&[]).unwrap().len(), GROUPS.len());
+        assert_eq!(select(&[]).unwrap().len(), table::groups().count());
         let names: Vec<_> =
             select(&["qp-post".into(), "send-rate-udp".into()]).unwrap().iter().map(|g| g.name).collect();
         assert_eq!(names, ["send-rate-udp", "qp-post"]);

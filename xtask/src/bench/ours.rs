@@ -66,6 +66,12 @@ impl Programs {
         figure(&mut command, time, value)
     }
 
+    /// `ferroce` with these arguments, which make it print one document.
+    pub(super) fn ferroce(&self, args: &[&str]) -> Result<Value, Error> {
+        let mut command = clean(&self.ferroce);
+        document(command.args(args), Duration::ZERO)
+    }
+
     /// `udp_link limit`: plain sockets doing the same.
     pub(super) fn limit(&self, what: &str, time: Duration) -> Result<f64, Error> {
         let mut command = clean(&self.limit);
@@ -93,11 +99,17 @@ fn clean(program: &Path) -> Command {
 }
 
 /// Runs a program that prints one JSON document.
-fn figure(command: &mut Command, time: Duration, value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
+fn document(command: &mut Command, time: Duration) -> Result<Value, Error> {
     let text = process::run(command, LIMIT + 4 * time)?;
-    let unexpected = |why: String| Error::Output { command: exec::shown(command), why };
-    let json: Value = serde_json::from_str(&text).map_err(|error| unexpected(format!("{error}:\n{text}")))?;
-    value(&json).ok_or_else(|| unexpected(format!("a figure is missing in it:\n{text}")))
+    let unexpected = |error| Error::Output { command: exec::shown(command), why: format!("{error}:\n{text}") };
+    serde_json::from_str(&text).map_err(unexpected)
+}
+
+/// A figure of that document.
+fn figure(command: &mut Command, time: Duration, value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
+    let json = document(command, time)?;
+    let why = || format!("a figure is missing in it:\n{json}");
+    value(&json).ok_or_else(|| Error::Output { command: exec::shown(command), why: why() })
 }
 
 /// Half a round trip, the median.

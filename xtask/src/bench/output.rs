@@ -106,7 +106,7 @@ impl Document<'_> {
         );
         let _ = writeln!(
             text,
-            "Each figure is the median of {} runs of about {} s; in brackets are the lowest and the highest. The runs \
+            "Each figure is the median of {} runs, of about {} s where a time is set; in brackets are the lowest and the highest. The runs \
              alternate: ferroce, its peers, ferroce again. The ratio is that of the medians, ferroce to the peer, and the bar is \
              for the ratio, or where there is no peer for the figure.\n",
             self.rounds, self.seconds
@@ -167,6 +167,9 @@ impl Document<'_> {
              All programs run in {network}. Two processes of one machine exchange messages; nothing is bound to a processor. \
              Latency is the median, except where the name says mean. MB and GB are powers of ten.\n\n\
              - ferroce: `ferroce perf send --lat`, `write --bw` and `send --rate` with `--local`.\n\
+             - connections: `ferroce storm`, with `--baseline tcp` beside the same churn over the kernel's TCP sockets.\n\
+             - address handles: `ferroce bench ah` and `ferroce bench reconnect`. All of a round comes out of one run, which measures in turns.\n\
+             - active messages: `ferroce perf am --transport` with `--local`.\n\
              - UCX: `ucx_perftest` of the Debian package ucx-utils, with `UCX_TLS=posix,cma,self` or `tcp,self`.\n\
              - libfabric: `fi_pingpong -p 'udp;ofi_rxd' -e rdm` of the Debian package libfabric-bin.\n\
              - raw UDP sockets: `cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate`, which \

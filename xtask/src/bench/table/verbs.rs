@@ -1,95 +1,13 @@
-//! What is measured, against whom, and how good it has to be. Everything that one may want to change is in this file.
-
-use std::time::Duration;
+//! The software device: latency, bandwidth and rate of the verbs, and many queue pairs.
 
 use serde_json::Value;
 
-use super::ours::{self, Programs};
-use super::{bed, libfabric, ucx};
+use super::peers::{UCX_SHM, UCX_TCP, gb_per_s, latency, libfabric_latency, million_msgs_per_s, ucx};
+use super::{Against, Bar, Group, Setting};
+use crate::bench::ours;
 use crate::error::Error;
 
-/// What the run of a contender may use.
-pub(super) struct Setting {
-    pub(super) programs: Programs,
-    /// How long one run measures.
-    pub(super) time: Duration,
-    /// Which round it is, from 0: a seed for what is random.
-    pub(super) round: u32,
-}
-
-impl Setting {
-    /// The measured time as a share of a second.
-    fn share(&self) -> f64 {
-        self.time.as_secs_f64()
-    }
-}
-
-/// Measures once; the figure is in the unit of the group.
-pub(super) type Run = fn(&Setting) -> Result<f64, Error>;
-
-/// Figures that are measured alternately.
-pub(super) struct Group {
-    pub(super) name: &'static str,
-    pub(super) what: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) ours: Run,
-    pub(super) against: &'static [Against],
-}
-
-/// What our figure is compared with.
-pub(super) enum Against {
-    /// Another program, or ourselves under other conditions. The bar is for the ratio, ours to the peer's.
-    Peer { name: &'static str, bar: Option<Bar>, run: Run },
-    /// Nothing: the bar is for our figure.
-    Alone(Bar),
-}
-
-/// How good it has to be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Bar {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Bar {
-    pub(super) fn is_met(self, value: f64) -> bool {
-        match self {
-            Self::AtMost(limit) => value <= limit,
-            Self::AtLeast(limit) => value >= limit,
-        }
-    }
-}
-
-impl std::fmt::Display for Bar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::AtMost(limit) => write!(f, "<= {limit}"),
-            Self::AtLeast(limit) => write!(f, ">= {limit}"),
-        }
-    }
-}
-
-/// UCX with everything that it has for processes of one machine.
-const UCX_SHM: &str = "posix,cma,self";
-const UCX_TCP: &str = "tcp,self";
-
-const fn ucx(transports: &'static str, name: &'static str, size: u64, iterations: u64) -> ucx::Test {
-    ucx::Test { transports, name, size, iterations }
-}
-
-fn latency(test: &ucx::Test, setting: &Setting) -> Result<f64, Error> {
-    Ok(test.run(setting.share())?.median_us)
-}
-
-fn gb_per_s(test: &ucx::Test, setting: &Setting) -> Result<f64, Error> {
-    Ok(test.run(setting.share())?.msgs_per_s * test.size as f64 / 1e9)
-}
-
-fn million_msgs_per_s(test: &ucx::Test, setting: &Setting) -> Result<f64, Error> {
-    Ok(test.run(setting.share())?.msgs_per_s / 1e6)
-}
-
-fn send_latency(setting: &Setting, link: &str) -> Result<f64, Error> {
+pub(super) fn send_latency(setting: &Setting, link: &str) -> Result<f64, Error> {
     setting.programs.perf(&["send", "--lat", "--size", "8", "--link", link], None, setting.time, ours::median_us)
 }
 
@@ -153,7 +71,7 @@ pub(super) const GROUPS: &[Group] = &[
             Against::Peer {
                 name: "libfabric udp;ofi_rxd, fi_pingpong (mean)",
                 bar: Some(Bar::AtMost(1.0)),
-                run: |setting| libfabric::latency((10_000.0 * setting.share()).ceil() as u64),
+                run: libfabric_latency,
             },
         ],
     },
@@ -260,46 +178,4 @@ pub(super) const GROUPS: &[Group] = &[
             run: |setting| post_cost(setting, FEW, on_all),
         }],
     },
-    Group {
-        name: BED,
-        what: "all steps of one of 1000 connections within one host, in the emulated machine of the test bed",
-        unit: "µs",
-        ours: |setting| bed::us_per_connection(&setting.programs.root, "ferroce"),
-        against: &[
-            Against::Peer {
-                name: "librdmacm over the kernel's ib_cm and Soft-RoCE",
-                bar: Some(Bar::AtMost(0.2)),
-                run: |setting| bed::us_per_connection(&setting.programs.root, "librdmacm"),
-            },
-            Against::Peer {
-                name: "ferroce over UDP",
-                bar: None,
-                run: |setting| bed::us_per_connection(&setting.programs.root, "ferroce-udp"),
-            },
-        ],
-    },
 ];
-
-/// The one group that needs the test bed.
-pub(super) const BED: &str = "connect-bed";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bars_include_their_limit() {
-        assert!(Bar::AtMost(1.5).is_met(1.5) && !Bar::AtMost(1.5).is_met(1.51));
-        assert!(Bar::AtLeast(0.5).is_met(0.5) && !Bar::AtLeast(0.5).is_met(0.49));
-        assert!(!Bar::AtLeast(0.5).is_met(f64::NAN) && !Bar::AtMost(0.5).is_met(f64::NAN));
-        assert_eq!((Bar::AtMost(1.0).to_string(), Bar::AtLeast(0.5).to_string()), ("<= 1".into(), ">= 0.5".into()));
-    }
-
-    #[test]
-    fn names_are_unique() {
-        let mut names: Vec<_> = GROUPS.iter().map(|group| group.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), GROUPS.len());
-    }
-}

@@ -1,0 +1,161 @@
+//! Connections: what one costs, and what those who close them cost those who set them up.
+
+use serde_json::Value;
+
+use super::{Against, Bar, Group, Setting};
+use crate::bench::bed;
+use crate::error::Error;
+
+/// The one group that needs the test bed.
+pub(in crate::bench) const BED: &str = "connect-bed";
+
+/// `ferroce storm`, of `connections` connections.
+fn storm(setting: &Setting, connections: f64, args: &[&str], value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
+    let connections = setting.times(connections);
+    let args = [&["storm", "--json", "-n", &connections], args].concat();
+    // Figures of a run in which something went wrong are worth nothing; the program's status says so.
+    setting.document(&args, value)
+}
+
+fn setup_mean_us(json: &Value) -> Option<f64> {
+    json["runs"][0]["setup_us"]["mean"].as_f64()
+}
+
+fn setup_p99_us(json: &Value) -> Option<f64> {
+    json["runs"][0]["setup_us"]["p99"].as_f64()
+}
+
+fn processor_us(json: &Value) -> Option<f64> {
+    json["runs"][0]["cpu_us_per_connection"].as_f64()
+}
+
+fn processor_us_of_tcp(json: &Value) -> Option<f64> {
+    json["tcp"]["runs"][0]["cpu_us_per_connection"].as_f64()
+}
+
+/// The calls of a queue pair take as long as on a NIC.
+fn slow(setting: &Setting, policy: &str, threads: &str, setup: &str) -> Result<f64, Error> {
+    let args = ["--nic", "slow", "--policy", policy, "--io-threads", threads, "--setup-in", setup];
+    storm(setting, 1500.0, &args, setup_mean_us)
+}
+
+fn beside_tcp(setting: &Setting, link: &str, value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
+    storm(setting, 20_000.0, &["--link", link, "--io-threads", "1", "--baseline", "tcp"], value)
+}
+
+fn held(setting: &Setting, open: &str) -> Result<f64, Error> {
+    storm(setting, 20_000.0, &["--io-threads", "2", "--hold", open], processor_us)
+}
+
+pub(super) const GROUPS: &[Group] = &[
+    Group {
+        name: "setup-slow-nic-1",
+        what: "mean setup of a connection that one IO thread closes, where the calls of a queue pair take as long as \
+               public reports say of NICs (modelled)",
+        unit: "µs",
+        ours: |setting| slow(setting, "per-id", "1", "event"),
+        against: &[
+            Against::Peer {
+                name: "the event thread closes",
+                bar: Some(Bar::AtMost(0.116)),
+                run: |setting| slow(setting, "deferred", "1", "event"),
+            },
+            Against::Peer {
+                name: "one lock for the channel",
+                bar: Some(Bar::AtMost(0.2)),
+                run: |setting| slow(setting, "channel-lock", "1", "event"),
+            },
+        ],
+    },
+    Group {
+        name: "setup-slow-nic-8",
+        what: "the same with 8 IO threads",
+        unit: "µs",
+        ours: |setting| slow(setting, "per-id", "8", "event"),
+        against: &[
+            Against::Peer {
+                name: "the event thread closes",
+                bar: Some(Bar::AtMost(0.434)),
+                run: |setting| slow(setting, "deferred", "8", "event"),
+            },
+            Against::Peer {
+                name: "one lock for the channel",
+                bar: Some(Bar::AtMost(0.416)),
+                run: |setting| slow(setting, "channel-lock", "8", "event"),
+            },
+        ],
+    },
+    Group {
+        name: "setup-slow-nic-8-io",
+        what: "the same where the IO threads create and move the queue pairs, too",
+        unit: "µs",
+        ours: |setting| slow(setting, "per-id", "8", "io"),
+        against: &[Against::Peer {
+            name: "the event thread moves them",
+            bar: Some(Bar::AtMost(0.999)),
+            run: |setting| slow(setting, "per-id", "8", "event"),
+        }],
+    },
+    Group {
+        name: "connect-udp",
+        what: "processor time of both processes for a whole connection over UDP, a message each way",
+        unit: "µs",
+        ours: |setting| beside_tcp(setting, "udp", processor_us),
+        against: &[Against::Peer {
+            name: "kernel TCP",
+            bar: Some(Bar::AtMost(1.0)),
+            run: |setting| beside_tcp(setting, "udp", processor_us_of_tcp),
+        }],
+    },
+    Group {
+        name: "connect-shm",
+        what: "the same between processes of one host",
+        unit: "µs",
+        ours: |setting| beside_tcp(setting, "shm", processor_us),
+        against: &[Against::Peer {
+            name: "kernel TCP",
+            bar: Some(Bar::AtMost(0.5)),
+            run: |setting| beside_tcp(setting, "shm", processor_us_of_tcp),
+        }],
+    },
+    Group {
+        name: "connect-10000-open",
+        what: "the same while 10,000 connections are open",
+        unit: "µs",
+        ours: |setting| held(setting, "10000"),
+        against: &[Against::Peer {
+            name: "ferroce with 10 open",
+            bar: Some(Bar::AtMost(1.2)),
+            run: |setting| held(setting, "10"),
+        }],
+    },
+    Group {
+        name: "setup-p99",
+        what: "setup, the 99th percentile, while 8 IO threads close connections",
+        unit: "µs",
+        ours: |setting| storm(setting, 20_000.0, &[], setup_p99_us),
+        against: &[Against::Peer {
+            name: "ferroce when nothing is closed",
+            bar: Some(Bar::AtMost(1.5)),
+            run: |setting| storm(setting, 20_000.0, &["--keep"], setup_p99_us),
+        }],
+    },
+    Group {
+        name: BED,
+        what: "all steps of one of 1000 connections within one host, in the emulated machine of the test bed",
+        unit: "µs",
+        ours: |setting| bed::us_per_connection(&setting.programs.root, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: "librdmacm over the kernel's ib_cm and Soft-RoCE",
+                bar: Some(Bar::AtMost(0.2)),
+                run: |setting| bed::us_per_connection(&setting.programs.root, "librdmacm"),
+            },
+            Against::Peer {
+                name: "ferroce over UDP",
+                bar: None,
+                run: |setting| bed::us_per_connection(&setting.programs.root, "ferroce-udp"),
+            },
+        ],
+    },
+];
