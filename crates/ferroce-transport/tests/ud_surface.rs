@@ -250,6 +250,36 @@ impl Drop for Over<'_> {
     }
 }
 
+/// While a message is not acknowledged, a few more wait to be sent together; but not for a sender that sleeps, nor without end.
+#[test]
+fn what_is_gathered_goes_out_when_its_sender_sleeps_and_when_there_is_enough() {
+    let ((a, _), (b, at_b)) = (plain(), plain());
+    let endpoint = connect(&a, &b);
+    let send = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            endpoint.am(AM, &number.to_be_bytes()).unwrap();
+        }
+    };
+    send(0..1);
+    until(&[&a, &b], || endpoint.flush().unwrap());
+    // From here on nothing makes the sender's progress. The first goes out, for nothing is in flight.
+    send(1..2);
+    until(&[&b], || numbers(&at_b).len() == 2);
+    send(2..4);
+    let _ = a.arm().unwrap();
+    until(&[&b], || numbers(&at_b).len() == 4);
+    // The sender may sleep: what it is given by another thread does not wait.
+    send(4..5);
+    until(&[&b], || numbers(&at_b).len() == 5);
+    a.progress().unwrap();
+    until(&[&a, &b], || endpoint.flush().unwrap());
+    send(5..6);
+    send(6..40);
+    until(&[&b], || numbers(&at_b).len() >= 6 + 16 - 1);
+    until(&[&a, &b], || endpoint.flush().unwrap());
+    assert_eq!(numbers(&at_b), (0..40).collect::<Vec<_>>());
+}
+
 /// Reports 7527, 7531, 7864: timers wake whoever sleeps (here, those that send again what was lost), and leave it in peace when there is nothing.
 #[test]
 fn report_7527_timers_wake_and_then_leave_in_peace() {

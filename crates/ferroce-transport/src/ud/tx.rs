@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 const REORDERING: u64 = 3;
 /// Packets that may go by without one that asks for an acknowledgement.
 const ASK_EVERY: u32 = 16;
+/// Packets that are gathered while others are in flight, to be sent together.
+const GATHER: usize = 16;
 
 #[derive(Debug)]
 struct Packet {
@@ -123,6 +125,12 @@ impl TxWindow {
     /// Whether something may be sent now.
     pub(super) fn can_send(&self) -> bool {
         (self.lost != 0 || self.begun != self.packets.len()) && self.in_flight < self.window / ONE
+    }
+
+    /// Whether what may be sent is better sent together with what may follow: others are in flight, so there is an acknowledgement to come that
+    /// sees to it, and there are few.
+    pub(super) fn gathers(&self) -> bool {
+        self.in_flight != 0 && self.lost == 0 && self.packets.len() - self.begun < GATHER
     }
 
     /// The next packet to send; it counts as sent.

@@ -31,7 +31,7 @@ impl UdEndpoint {
         let shared = &self.interface.0;
         let mut state = shared.state.lock();
         let now = shared.now();
-        state.send(now, self.id, am, payload)?;
+        state.send(now, self.id, am, payload, shared.wakeup.is_armed())?;
         shared.stir();
         Ok(())
     }

@@ -5,6 +5,12 @@
 //! [`AhCache`](ferroce_verbs::AhCache) until it is really gone, lingering included, and each posted datagram holds one until it is sent:
 //! so neither expiry nor eviction nor a teardown takes one from under a sender, whatever the cache's time to live.
 //!
+//! # When messages go out
+//!
+//! A message goes out at once if nothing of its endpoint is in flight, or if the interface is armed. Otherwise it may wait for up to 15
+//! more, to be handed to the device with them, but no longer than until the next progress, flush, arming or close: without progress nothing
+//! is certain to happen.
+//!
 //! # Threads
 //!
 //! Every call may be made from any thread. One thread at a time makes progress; another that tries meanwhile finds nothing to do. Handlers are
@@ -24,10 +30,10 @@ use crate::local;
 use crate::uct;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
 use ferroce_verbs::ah_cache::{Clock, MonotonicClock};
-use ferroce_verbs::{AhError, AhLease, Context, Error, Result};
+use ferroce_verbs::{AhError, Context, Error, Result};
 use links::{Links, Route};
 use parking_lot::{Mutex, RwLock};
-use queue::Queue;
+use queue::{BATCH, Datagram, Queue};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -82,7 +88,9 @@ struct State {
     /// Who waits for resources, or for the end of what was sent.
     waiting: Waiting,
     /// What could be sent but for the queue, which was full.
-    overflow: VecDeque<(AhLease, PeerAddress, Vec<u8>)>,
+    overflow: VecDeque<Datagram>,
+    /// Empty; kept, so that it costs no allocation.
+    list: Vec<Datagram>,
     /// Of failed resolutions, the last.
     no_way: Option<AhError>,
     send_errors: u64,
@@ -161,6 +169,7 @@ impl UdVerbs {
             peers: HashMap::new(),
             waiting: Waiting::default(),
             overflow: VecDeque::new(),
+            list: Vec::with_capacity(BATCH),
             no_way: None,
             send_errors: 0,
             receive_errors: 0,
@@ -396,22 +405,29 @@ impl State {
 
     /// Sends what is due, as far as the queue has room.
     fn pump(&mut self, now: Nanos) {
+        let mut list = std::mem::take(&mut self.list);
         let mut next = self.next_datagram(now);
-        while let Some((lease, to, packet)) = next {
-            if !self.queue.has_room() && (self.reap().is_err() || !self.queue.has_room()) {
-                self.overflow.push_front((lease, to, packet));
-                return;
+        while let Some(datagram) = next {
+            if self.queue.room() < BATCH && (self.reap().is_err() || !self.queue.has_room()) {
+                self.overflow.push_front(datagram);
+                break;
             }
-            next = self.next_datagram(now);
-            // As if the network had lost it: the protocol sends it again, and gives up in time.
-            if self.queue.post(lease, to, &packet, next.is_some()).is_err() {
-                self.send_errors += 1;
-            }
+            let most = self.queue.room().min(BATCH);
+            list.push(datagram);
+            next = loop {
+                match self.next_datagram(now) {
+                    Some(datagram) if list.len() < most => list.push(datagram),
+                    next => break next,
+                }
+            };
+            // As if the network had lost them: the protocol sends them again, and gives up in time.
+            self.send_errors += self.queue.post(&mut list, next.is_some()) as u64;
         }
+        self.list = list;
     }
 
     /// What to send next, if there is something and a way for it.
-    fn next_datagram(&mut self, now: Nanos) -> Option<(AhLease, PeerAddress, Vec<u8>)> {
+    fn next_datagram(&mut self, now: Nanos) -> Option<Datagram> {
         if let Some(next) = self.overflow.pop_front() {
             return Some(next);
         }

@@ -4,7 +4,7 @@ use super::options::UdOptions;
 use crate::ud::PeerAddress;
 use ferroce_verbs::{
     Access, AhLease, CompChannel, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
-    Result, SendFlags, SendOp, SendWr, UdDest, WorkCompletion,
+    Result, SendFlags, SendOp, SendWr, Sge, UdDest, WorkCompletion,
 };
 
 /// The Q_Key of UCX's UD transport.
@@ -14,10 +14,13 @@ const GRH_LEN: usize = 40;
 /// Bytes of a receive: the longest datagram that there can be, whatever this end's MTU is. One that does not fit would break the
 /// queue pair (IBTA 10.7.3.1), at the whim of whoever sent it.
 const RECEIVE_LEN: usize = GRH_LEN + 4096;
-/// Completions taken at once.
-const BATCH: usize = 16;
+/// Datagrams posted at once, and completions taken at once.
+pub(super) const BATCH: usize = 16;
 /// Datagrams between two that ask for a completion.
 const SIGNAL_EVERY: u64 = 16;
+
+/// A datagram on its way out: with which address handle, where to, and what.
+pub(super) type Datagram = (AhLease, PeerAddress, Vec<u8>);
 
 /// Both directions of the queue pair.
 pub(super) struct Queue {
@@ -103,32 +106,60 @@ impl Queue {
         self.qp.post_recv(&[RecvWr::new(slot, &[sge])]).map_err(|failed| failed.error)
     }
 
-    /// Whether another datagram can be posted.
-    pub(super) fn has_room(&self) -> bool {
-        self.posted - self.complete < self.leases.len() as u64
+    /// How many more datagrams can be posted.
+    pub(super) fn room(&self) -> usize {
+        self.leases.len() - (self.posted - self.complete) as usize
     }
 
-    /// Posts a datagram. There must be room. Unless `more` follow at once its completion is asked for: what an idle interface sent last must
-    /// not keep its address handle.
-    pub(super) fn post(&mut self, lease: AhLease, to: PeerAddress, packet: &[u8], more: bool) -> Result<()> {
-        let slot = (self.posted % self.leases.len() as u64) as usize;
-        let dest = UdDest { ah: &lease, qpn: to.qpn, qkey: QKEY };
-        // The last that fits has to say when there is room again.
-        let last = self.posted + 1 - self.complete == self.leases.len() as u64;
-        let signaled = last || !more || self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
-        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let number = self.posted;
-        let posted = if packet.len() <= self.inline {
-            self.qp.post_send(&[SendWr::inline(number, SendOp::Send, packet).to(dest).flags(flags)])
-        } else {
-            self.sends.write(slot * self.mtu, packet)?;
-            let sge = [self.sends.sge(slot * self.mtu..slot * self.mtu + packet.len())?];
-            self.qp.post_send(&[SendWr::send(number, &sge).to(dest).flags(flags)])
+    /// Whether another datagram can be posted.
+    pub(super) fn has_room(&self) -> bool {
+        self.room() != 0
+    }
+
+    /// Posts datagrams, at most [`BATCH`] and as many as there is room for, and empties the list; returns how many the device did not take. Unless
+    /// `more` follow at once the completion of the last is asked for: what an idle interface sent last must not keep its address
+    /// handle.
+    pub(super) fn post(&mut self, list: &mut Vec<Datagram>, more: bool) -> usize {
+        let (count, slots) = (list.len(), self.leases.len() as u64);
+        let mut sges = [Sge::default(); BATCH];
+        for (at, ((_, _, packet), sge)) in list.iter().zip(&mut sges).enumerate() {
+            if packet.len() > self.inline {
+                let start = self.slot(self.posted + at as u64) * self.mtu;
+                let written = self.sends.write(start, packet);
+                // A packet is no longer than its slot. What is of no memory the device refuses.
+                *sge = written.and_then(|()| self.sends.sge(start..start + packet.len())).unwrap_or_default();
+            }
+        }
+        let mut wrs = [SendWr::inline(0, SendOp::Send, &[]); BATCH];
+        for (at, ((ah, to, packet), wr)) in list.iter().zip(&mut wrs).enumerate() {
+            let number = self.posted + at as u64;
+            *wr = match packet.len() <= self.inline {
+                true => SendWr::inline(number, SendOp::Send, packet),
+                false => SendWr::send(number, std::slice::from_ref(&sges[at])),
+            };
+            // The last that fits has to say when there is room again.
+            let full = number + 1 - self.complete == slots;
+            let last = at + 1 == count && !more;
+            if !(full || last || number % SIGNAL_EVERY == SIGNAL_EVERY - 1) {
+                wr.flags = SendFlags::empty();
+            }
+            wr.ud = Some(UdDest { ah, qpn: to.qpn, qkey: QKEY });
+        }
+        let taken = match self.qp.post_send(&wrs[..count]) {
+            Ok(()) => count,
+            Err(failed) => failed.index,
         };
-        posted.map_err(|failed| failed.error)?;
-        self.leases[slot] = Some(lease);
-        self.posted += 1;
-        Ok(())
+        for (lease, _, _) in list.drain(..).take(taken) {
+            let slot = self.slot(self.posted);
+            self.leases[slot] = Some(lease);
+            self.posted += 1;
+        }
+        count - taken
+    }
+
+    /// Where the datagram of a number is.
+    fn slot(&self, number: u64) -> usize {
+        (number % self.leases.len() as u64) as usize
     }
 
     /// Takes what was sent out of the queue, and lets go of its address handles.
@@ -141,7 +172,7 @@ impl Queue {
                 found.errors += usize::from(!wc.is_ok());
                 // Datagrams of one queue pair complete in order, those included that do not say so.
                 while self.complete <= wc.wr_id {
-                    let slot = (self.complete % self.leases.len() as u64) as usize;
+                    let slot = self.slot(self.complete);
                     self.leases[slot] = None;
                     self.complete += 1;
                     found.datagrams += 1;

@@ -74,14 +74,23 @@ impl Shared {
 }
 
 impl State {
-    /// Sends a message, as far as there is room.
-    pub(super) fn send(&mut self, now: Nanos, id: EndpointId, am: u8, payload: &[u8]) -> Result<(), SendError> {
+    /// Sends a message, as far as there is room. A few are sent together unless `at_once`.
+    pub(super) fn send(
+        &mut self,
+        now: Nanos,
+        id: EndpointId,
+        am: u8,
+        payload: &[u8],
+        at_once: bool,
+    ) -> Result<(), SendError> {
         let sent = self.protocol.send(now, id, am, payload);
         if let Err(SendError::Busy(_)) = sent {
             self.waiting.block(id);
         }
         sent?;
-        self.pump(now);
+        if at_once || !self.protocol.gathers(id) {
+            self.pump(now);
+        }
         Ok(())
     }
 
@@ -196,6 +205,8 @@ impl Interface for UdVerbs {
             return Ok(Arm::Busy);
         }
         let mut state = self.0.state.lock();
+        // Nothing waits for more to be sent with while its sender sleeps.
+        state.pump(self.0.now());
         state.queue.arm()?;
         let timeout = self.0.timeout_of(&state);
         let timeout =
@@ -233,7 +244,8 @@ impl UdEndpoint {
         let shared = &self.interface.0;
         let mut state = shared.state.lock();
         let now = shared.now();
-        let sent = state.send(now, self.id, am, payload).map_err(|error| self.common_error(&state, error));
+        let sent = state.send(now, self.id, am, payload, shared.wakeup.is_armed());
+        let sent = sent.map_err(|error| self.common_error(&state, error));
         shared.stir();
         sent
     }

@@ -166,6 +166,15 @@ impl Interface {
         Ok(())
     }
 
+    /// Whether what was just queued on an endpoint can wait for more to be sent with: for another message, or for the next time that
+    /// [`Interface::poll_transmit`] is called anyway.
+    pub fn gathers(&self, id: EndpointId) -> bool {
+        self.endpoints.get(id).is_some_and(|endpoint| match &endpoint.role {
+            Role::Initiator(initiator) => initiator.tx.gathers(),
+            Role::Acceptor(_) => false,
+        })
+    }
+
     /// Whether all that was sent on an endpoint was acknowledged. If not, the peer is asked to say what it has.
     ///
     /// # Errors
