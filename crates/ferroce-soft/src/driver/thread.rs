@@ -135,7 +135,6 @@ impl Driver {
             self.wait(Duration::from_nanos(until - now));
         }
         self.port.rx.lock().shm.cancel_sleep();
-        self.port.membership.drain_wake();
         self.port.kick.awake();
     }
 

@@ -146,7 +146,7 @@ impl ShmReceiver {
     /// Says that this context is about to sleep until [`Membership::wake_fd`] is readable. Returns false if there is
     /// something to poll for: do not sleep then.
     ///
-    /// After the sleep, whatever ended it, call [`Self::cancel_sleep`] and [`Membership::drain_wake`], in any order,
+    /// After the sleep, whatever ended it, call [`Self::cancel_sleep`], and [`Membership::drain_wake`] if the descriptor was readable,
     /// before polling; until then senders take the trouble of waking.
     #[must_use = "false means that there is something to poll for"]
     pub fn prepare_sleep(&self) -> bool {
