@@ -175,7 +175,7 @@ impl Document<'_> {
              - raw UDP sockets: `cargo run --release -p ferroce-soft --example udp_link limit latency|bandwidth|rate`, which \
              only sends and receives as many bytes as RoCE packets have: between two processes for latency, otherwise two threads, checking nothing.\n\
              - test bed: `cargo xtask vm --script vm/cmtime.sh`, `ferroce cmtime` and librdmacm's `cmtime` of the Debian package rdmacm-utils, \
-             one boot for each figure.\n\
+             one boot for each figure; `vm/storm.sh`, `ferroce storm` and the same in C (`vm/storm_rdmacm.c`), all in one boot.\n\
              - many queue pairs: `cargo run --release -p ferroce-soft --example many_qps`. Its head says how memory is counted."
         );
     }

@@ -4,10 +4,12 @@ use serde_json::Value;
 
 use super::{Against, Bar, Group, Setting};
 use crate::bench::bed;
+use crate::bench::ours::Programs;
 use crate::error::Error;
 
-/// The one group that needs the test bed.
+/// The groups that need the test bed; the second needs librdmacm's headers, too.
 pub(in crate::bench) const BED: &str = "connect-bed";
+pub(in crate::bench) const STORM_BED: [&str; 2] = ["storm-bed", "storm-bed-slow-nic"];
 
 /// `ferroce storm`, of `connections` connections.
 fn storm(setting: &Setting, connections: f64, args: &[&str], value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
@@ -46,6 +48,19 @@ fn beside_tcp(setting: &Setting, link: &str, value: fn(&Value) -> Option<f64>) -
 fn held(setting: &Setting, open: &str) -> Result<f64, Error> {
     storm(setting, 20_000.0, &["--io-threads", "2", "--hold", open], processor_us)
 }
+
+/// Connections per second of one contender of `vm/storm.sh`; all are measured in one boot.
+fn rate_in_bed(setting: &Setting, nic: &str, contender: &str) -> Result<f64, Error> {
+    let Programs { root, storm_rdmacm, .. } = &setting.programs;
+    let connections = setting.times(1000.0);
+    let run = || bed::storm(root, storm_rdmacm, nic, &connections);
+    setting.once(format!("vm/storm.sh {nic}"), run, |results| {
+        results.as_array()?.iter().find(|it| it["contender"] == contender)?["rate_per_s"].as_f64()
+    })
+}
+
+const DEFERRED: &str = "librdmacm, the event thread closes";
+const CHANNEL_LOCK: &str = "librdmacm, one lock for the channel";
 
 pub(super) const GROUPS: &[Group] = &[
     Group {
@@ -155,6 +170,42 @@ pub(super) const GROUPS: &[Group] = &[
                 name: "ferroce over UDP",
                 bar: None,
                 run: |setting| bed::us_per_connection(&setting.programs.root, "ferroce-udp"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED[0],
+        what: "connections that 8 IO threads close, over the kernel's connection manager and Soft-RoCE, in one boot of the test bed",
+        unit: "/s",
+        ours: |setting| rate_in_bed(setting, "none", "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: Some(Bar::AtLeast(1.0)),
+                run: |setting| rate_in_bed(setting, "none", "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: Some(Bar::AtLeast(1.0)),
+                run: |setting| rate_in_bed(setting, "none", "librdmacm channel-lock"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED[1],
+        what: "the same where the calls of a queue pair take as long as public reports say of NICs (modelled, alike for all)",
+        unit: "/s",
+        ours: |setting| rate_in_bed(setting, "slow", "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: Some(Bar::AtLeast(1.5)),
+                run: |setting| rate_in_bed(setting, "slow", "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: Some(Bar::AtLeast(1.5)),
+                run: |setting| rate_in_bed(setting, "slow", "librdmacm channel-lock"),
             },
         ],
     },

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::ours::Programs;
 use crate::error::Error;
 
-pub(super) use connections::BED;
+pub(super) use connections::{BED, STORM_BED};
 
 /// What the run of a contender may use.
 pub(super) struct Setting {
@@ -32,22 +32,30 @@ impl Setting {
         Self { programs, time, round: 0, said: RefCell::default() }
     }
 
-    /// The document of `ferroce` with these arguments. It is run once a round, however many of its figures are asked for.
+    /// A figure of the document of `ferroce` with these arguments.
     fn document<T>(&self, args: &[&str], value: impl FnOnce(&Value) -> Option<T>) -> Result<T, Error> {
-        let name = args.join(" ");
+        let name = format!("ferroce {}", args.join(" "));
+        self.once(name, || self.programs.ferroce(args), value)
+    }
+
+    /// A figure of what `run` says, which is run once a round, however many of its figures are asked for.
+    fn once<T>(
+        &self,
+        name: String,
+        run: impl FnOnce() -> Result<Value, Error>,
+        value: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
         let mut said = self.said.borrow_mut();
         let at = said.iter().position(|(round, other, _)| *round == self.round && *other == name);
         let at = match at {
             Some(at) => at,
             None => {
-                said.push((self.round, name.clone(), self.programs.ferroce(args)?));
+                said.push((self.round, name.clone(), run()?));
                 said.len() - 1
             }
         };
         let json = &said[at].2;
-        let missing =
-            || Error::Output { command: format!("ferroce {name}"), why: format!("a figure is missing in it:\n{json}") };
-        value(json).ok_or_else(missing)
+        value(json).ok_or_else(|| Error::Output { command: name, why: format!("a figure is missing in it:\n{json}") })
     }
 
     /// A number of repetitions, fewer if less than a second is to be measured.
