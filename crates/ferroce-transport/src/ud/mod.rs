@@ -27,7 +27,7 @@ mod tx;
 mod wire;
 
 pub use config::{Config, MAX_WINDOW};
-pub use interface::{Counters, Delivery, Interface, SendError, Transmit, Usage};
+pub use interface::{Counters, Delivery, Interface, SendError, Sent, Transmit, Usage};
 pub use table::{EndpointId, MAX_ENDPOINTS};
 pub use wire::HEADER_LEN;
 

@@ -56,6 +56,8 @@ pub(super) struct TxWindow {
     /// When the retransmission timer fires.
     rto_at: Option<Nanos>,
     unasked: u32,
+    /// The packet before this PSN asks for an acknowledgement, or one was asked for in its place.
+    asked: u32,
     retransmissions: u64,
 }
 
@@ -91,8 +93,28 @@ impl TxWindow {
             backoff: 0,
             rto_at: None,
             unasked: 0,
+            asked: 0,
             retransmissions: 0,
         }
+    }
+
+    /// The PSN of what is queued next.
+    pub(super) fn tail(&self) -> u32 {
+        self.base.wrapping_add(self.packets.len() as u32)
+    }
+
+    /// Whether all before `psn` was acknowledged. It must have been the tail once.
+    pub(super) fn is_acknowledged(&self, psn: u32) -> bool {
+        self.base.wrapping_sub(psn) as i32 >= 0
+    }
+
+    /// The peer is to say that it has all that is queued, once for each tail; whether it has to be asked by itself, as the last packet has left without
+    /// asking. Should that be lost, retransmissions ask.
+    pub(super) fn ask(&mut self) -> bool {
+        let tail = self.tail();
+        let news = self.asked != tail;
+        self.asked = tail;
+        news && self.begun == self.packets.len()
     }
 
     /// Whether nothing waits to be sent or acknowledged.
@@ -154,13 +176,13 @@ impl TxWindow {
         self.unasked += 1;
         // The last that may be sent before an answer has to ask for one; the last for now can wait for the peer to say what arrived.
         let full = self.in_flight >= self.window / ONE;
-        let ack_request = again || self.unasked >= ASK_EVERY || full;
+        let psn = self.base.wrapping_add(at as u32);
+        let ack_request = again || self.unasked >= ASK_EVERY || full || psn.wrapping_add(1) == self.asked;
         if ack_request {
             self.unasked = 0;
         }
         let deadline = now + self.rto();
         self.rto_at.get_or_insert(deadline);
-        let psn = self.base.wrapping_add(at as u32);
         let packet = &mut self.packets[at];
         packet.fate = Fate::Sent { order: self.order, at: now, again };
         Some(Outgoing { psn, kind: packet.kind, body: &packet.body, ack_request })

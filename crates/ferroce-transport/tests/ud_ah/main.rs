@@ -3,8 +3,11 @@
 
 mod capacity;
 mod expiry;
+mod late;
 mod many;
 mod moves;
+#[path = "../seeds/mod.rs"]
+mod seeds;
 mod storm;
 mod teardown;
 mod world;

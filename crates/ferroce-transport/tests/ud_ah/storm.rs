@@ -2,25 +2,16 @@
 //! move, the network is cut, and address handles expire, are evicted, and take their time: each message arrives once and in order, or its
 //! endpoint fails, once and with a cause; and in the end nothing is left. More seeds: `UD_SIM_MORE=100`; one again: `UD_SIM_SEED=7`.
 
+use crate::seeds::seeds;
 use crate::world::{Host, MILLI, SECOND, Setup, TTLS, World, ip, ttl};
 use ferroce_soft::memory::{MemoryConfig, MemoryFaults, Random};
 use ferroce_transport::ud::{Cause, Config, SendError};
 use ferroce_transport::ud_verbs::{Message, UdEndpoint};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const AM: u8 = 9;
-
-/// The seeds of a test.
-fn seeds(count: u64) -> Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("UD_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..count * number("UD_SIM_MORE").unwrap_or(1),
-    }
-}
 
 /// One endpoint of a program.
 struct End {
@@ -263,7 +254,7 @@ impl Storm {
 #[test]
 fn storms_leave_nothing_behind() {
     let mut tally: HashMap<Option<Cause>, u32> = HashMap::new();
-    for seed in seeds(80) {
+    for seed in seeds("UD", 80) {
         for (cause, count) in Storm::new(seed).run() {
             *tally.entry(cause).or_default() += count;
         }

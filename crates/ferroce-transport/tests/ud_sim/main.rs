@@ -2,12 +2,15 @@
 //! fails once; and at the end nothing is left.
 
 mod reports;
+#[path = "../seeds/mod.rs"]
+mod seeds;
 mod world;
 
 use ferroce_transport::ud::{Cause, Config, EndpointId, MAX_WINDOW, PeerAddress, SendError};
+use seeds::seeds;
 use std::collections::VecDeque;
 use std::time::Duration;
-use world::{BAD, Faults, Random, SECOND, World, address, seeds};
+use world::{BAD, Faults, Random, SECOND, World, address};
 
 /// Sends `count` messages on each endpoint as the windows allow, and waits until all are acknowledged.
 fn send_all(world: &mut World, ends: &[(usize, EndpointId)], count: u32) {
@@ -37,7 +40,7 @@ fn send_all(world: &mut World, ends: &[(usize, EndpointId)], count: u32) {
 
 #[test]
 fn everything_arrives_once_and_in_order() {
-    for seed in seeds(150) {
+    for seed in seeds("UD", 150) {
         let config = Config { mtu: 512, ..Config::default() };
         let mut world = World::new(seed, 2, &config, BAD);
         let ends = [(0, world.connect(0, 1)), (0, world.connect(0, 1))];
@@ -56,7 +59,7 @@ fn everything_arrives_once_and_in_order() {
 /// (UCX reports 6040, 2453, 892, 544, 953, 1005).
 #[test]
 fn r6040_r2453_r892_r544_r953_r1005_simultaneous_connects_agree() {
-    for seed in seeds(300) {
+    for seed in seeds("UD", 300) {
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
         let mut world = World::new(seed, 2, &Config::default(), faults);
         let mut ends = vec![];
@@ -93,7 +96,7 @@ fn r6040_r2453_r892_r544_r953_r1005_simultaneous_connects_agree() {
 /// What is sent and closed at once still arrives, also if the endpoint was not even connected.
 #[test]
 fn a_closed_endpoint_delivers_what_was_sent() {
-    for seed in seeds(300) {
+    for seed in seeds("UD", 300) {
         let mut world = World::new(seed, 2, &Config::default(), BAD);
         let id = world.connect(0, 1);
         if seed % 3 == 0 {
@@ -113,7 +116,7 @@ fn a_closed_endpoint_delivers_what_was_sent() {
 /// UCX report 11092. A peer that started again under the same address does not know the session: the endpoint fails, and a new one works.
 #[test]
 fn r11092_a_restart_is_a_new_session() {
-    for seed in seeds(200) {
+    for seed in seeds("UD", 200) {
         let config = Config::default();
         let faults = if seed % 2 == 0 { Faults::default() } else { BAD };
         let mut world = World::new(seed, 2, &config, faults);
@@ -174,7 +177,7 @@ fn storms_leave_nothing_behind() {
         linger: Duration::from_secs(3),
         ..Config::default()
     };
-    for seed in seeds(60) {
+    for seed in seeds("UD", 60) {
         let mut world = World::new(seed, 4, &config, BAD);
         let mut random = Random(seed ^ 0x5eed);
         let mut open: Vec<(usize, EndpointId)> = vec![];
@@ -258,7 +261,7 @@ fn forged_connects_cost_a_bounded_amount() {
 /// Random bytes, and random fields in the right places, in every state: no panic, no message, no memory.
 #[test]
 fn what_comes_from_strangers_changes_nothing() {
-    for seed in seeds(200) {
+    for seed in seeds("UD", 200) {
         let mut world = World::new(seed, 2, &Config::default(), Faults::default());
         let id = world.connect(0, 1);
         if seed % 4 != 0 {
@@ -307,7 +310,7 @@ fn the_window_is_a_bound_that_says_so() {
 /// Whatever of its handshake is lost, a connection on which nothing is sent stays.
 #[test]
 fn a_connection_survives_the_loss_of_its_handshake() {
-    for seed in seeds(300) {
+    for seed in seeds("UD", 300) {
         let mut world = World::new(seed, 2, &Config::default(), Faults { loss: 20, ..BAD });
         let id = world.connect(0, 1);
         world.run_until(100 * SECOND);

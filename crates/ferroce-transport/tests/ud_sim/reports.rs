@@ -1,7 +1,8 @@
 //! Public reports about transports before this one. Each test carries the number of its report; ARCHITECTURE.md has the others.
 
+use crate::seeds::seeds;
 use crate::send_all;
-use crate::world::{BAD, Faults, SECOND, World, address, seeds};
+use crate::world::{BAD, Faults, SECOND, World, address};
 use ferroce_transport::ud::{Cause, Config, EndpointId};
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ fn r8219_r8201_sends_do_not_keep_a_dead_peer_alive() {
 #[test]
 fn r7093_a_short_keepalive_does_not_kill_a_live_peer() {
     let config = Config { keepalive: Some(Duration::from_secs(1)), ..Config::default() };
-    for seed in seeds(20) {
+    for seed in seeds("UD", 20) {
         let mut world = World::new(seed, 2, &config, Faults { loss: 20, ..BAD });
         let id = world.connect(0, 1);
         world.run_until(1200 * SECOND);
@@ -140,4 +141,48 @@ fn r8971_a_failure_carries_its_evidence() {
     assert!(evidence.probes >= 3, "{evidence:?}");
     assert!(evidence.timer_late_by > 10 * SECOND, "{evidence:?}");
     assert!(failure.to_string().contains("late"));
+}
+
+/// A flush that waits asks its peer once, however often it is looked at; what was sent before it is waited for, and nothing else.
+#[test]
+fn a_flush_asks_once_and_waits_for_what_was_sent_before_it() {
+    let mut world = World::new(1, 2, &Config::default(), Faults::default());
+    let id = world.connect(0, 1);
+    send_all(&mut world, &[(0, id)], 3);
+    world.cut[1] = true;
+    for _ in 0..3 {
+        world.send(0, id).unwrap();
+    }
+    let interface = &mut world.hosts[0].interface;
+    let mut asked = 0;
+    for _ in 0..100 {
+        assert!(!interface.flush(world.now, id).unwrap());
+        while let Some(transmit) = interface.poll_transmit(world.now) {
+            // The flag of the header that asks for an acknowledgement.
+            asked += transmit.packet[3] & 1;
+        }
+    }
+    assert_eq!(asked, 1, "with the last of what is sent");
+    let before = interface.sent(id).unwrap();
+    assert!(!interface.is_acknowledged(id, before).unwrap());
+    // After all has left it is asked by itself, once.
+    world.cut[1] = false;
+    let until = world.now + SECOND;
+    world.run_until(until);
+    assert!(world.hosts[0].interface.is_acknowledged(id, before).unwrap());
+    world.send(0, id).unwrap();
+    let interface = &mut world.hosts[0].interface;
+    assert!(interface.is_acknowledged(id, before).unwrap(), "what came later does not count");
+    let after = interface.sent(id).unwrap();
+    let flown: Vec<_> = std::iter::from_fn(|| interface.poll_transmit(world.now)).collect();
+    assert_eq!(flown.iter().filter(|transmit| transmit.packet[3] & 1 != 0).count(), 0);
+    let mut packets = 0;
+    for _ in 0..100 {
+        assert!(!interface.flush(world.now, id).unwrap() && !interface.is_acknowledged(id, after).unwrap());
+        packets += std::iter::from_fn(|| interface.poll_transmit(world.now)).count();
+    }
+    assert_eq!(packets, 1);
+    let until = world.now + SECOND;
+    world.run_until(until);
+    assert!(world.hosts[0].interface.is_acknowledged(id, after).unwrap());
 }

@@ -40,15 +40,6 @@ pub(crate) struct Faults {
 
 pub(crate) const BAD: Faults = Faults { loss: 10, duplicate: 5, reorder: 10, corrupt: 2 };
 
-/// The seeds of a test: `UD_SIM_MORE` times as many if it is set, `UD_SIM_SEED` alone to see one again.
-pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("UD_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..count * number("UD_SIM_MORE").unwrap_or(1),
-    }
-}
-
 pub(crate) fn address(host: usize) -> PeerAddress {
     PeerAddress { gid: Gid::from(std::net::IpAddr::from(Ipv4Addr::new(10, 0, 0, host as u8 + 1))), qpn: 7 }
 }

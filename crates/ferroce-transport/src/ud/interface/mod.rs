@@ -1,12 +1,13 @@
 mod receive;
 mod types;
 
-pub use types::{Counters, Delivery, SendError, Transmit, Usage};
+pub use types::{Counters, Delivery, SendError, Sent, Transmit, Usage};
 
 use super::config::Config;
 use super::endpoint::{Endpoint, Life, Role};
 use super::initiator::{Initiator, State};
 use super::table::{EndpointId, Table};
+use super::tx::TxWindow;
 use super::wire::{Header, Kind};
 use super::{AM_IDS, Cause, Event, Nanos, PeerAddress};
 use std::cmp::Reverse;
@@ -147,9 +148,30 @@ impl Interface {
     ///
     /// [`SendError`]; nothing was queued then.
     pub fn send(&mut self, now: Nanos, id: EndpointId, am: u8, payload: &[u8]) -> Result<(), SendError> {
+        self.queue(now, id, am, payload.len(), || payload.to_vec())
+    }
+
+    /// The same with a message that need not be copied: it is kept until it is acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::send`]; the message is lost then.
+    pub fn send_owned(&mut self, now: Nanos, id: EndpointId, am: u8, payload: Vec<u8>) -> Result<(), SendError> {
+        self.queue(now, id, am, payload.len(), || payload)
+    }
+
+    #[inline]
+    fn queue(
+        &mut self,
+        now: Nanos,
+        id: EndpointId,
+        am: u8,
+        len: usize,
+        payload: impl FnOnce() -> Vec<u8>,
+    ) -> Result<(), SendError> {
         let most = self.config.max_message();
-        if payload.len() > most {
-            return Err(SendError::TooLong { len: payload.len(), most });
+        if len > most {
+            return Err(SendError::TooLong { len, most });
         }
         if am >= AM_IDS {
             return Err(SendError::AmId(am));
@@ -161,7 +183,7 @@ impl Interface {
         if !initiator.tx.has_room() {
             return Err(SendError::Busy(id));
         }
-        initiator.push(now, Kind::Data { am }, payload.to_vec());
+        initiator.push(now, Kind::Data { am }, payload());
         self.update(now, id);
         Ok(())
     }
@@ -175,7 +197,7 @@ impl Interface {
         })
     }
 
-    /// Whether all that was sent on an endpoint was acknowledged. If not, the peer is asked to say what it has.
+    /// Whether all that was sent on an endpoint was acknowledged. If not, the peer is asked, once, to say what it has.
     ///
     /// # Errors
     ///
@@ -185,11 +207,36 @@ impl Interface {
         match initiator.state {
             State::Dead => return Err(SendError::Failed(id)),
             _ if initiator.tx.is_empty() => return Ok(true),
-            State::Open if !initiator.tx.can_send() => life.probe = true,
-            _ => {}
+            _ => life.probe |= initiator.tx.ask(),
         }
         self.update(now, id);
         Ok(false)
+    }
+
+    /// How much was sent on an endpoint: what [`Interface::is_acknowledged`] is to be asked about. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::flush`].
+    pub fn sent(&self, id: EndpointId) -> Result<Sent, SendError> {
+        self.window(id).map(|tx| Sent(tx.tail()))
+    }
+
+    /// Whether all that had been sent on an endpoint at some time was acknowledged, whatever was sent since.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::flush`].
+    pub fn is_acknowledged(&self, id: EndpointId, sent: Sent) -> Result<bool, SendError> {
+        self.window(id).map(|tx| tx.is_acknowledged(sent.0))
+    }
+
+    fn window(&self, id: EndpointId) -> Result<&TxWindow, SendError> {
+        match self.endpoints.get(id).map(|endpoint| &endpoint.role) {
+            Some(Role::Initiator(it)) if it.closed.is_none() && it.state == State::Dead => Err(SendError::Failed(id)),
+            Some(Role::Initiator(it)) if it.closed.is_none() => Ok(&it.tx),
+            _ => Err(SendError::NoEndpoint(id)),
+        }
     }
 
     /// Asks the peer for a sign of life; if none comes in time the endpoint fails.

@@ -12,6 +12,10 @@ pub struct Transmit {
     pub packet: Vec<u8>,
 }
 
+/// How much was sent on an endpoint until some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent(pub(super) u32);
+
 /// A message that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery<'a> {
