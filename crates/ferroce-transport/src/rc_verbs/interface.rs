@@ -1,6 +1,6 @@
 use super::NAME;
 use super::address::{EndpointAddress, Terms};
-use super::clock;
+use super::clock::{self, Nanos};
 use super::core::{Core, EXTRA_ROOM, State};
 use super::counters::{Counters, RcCounters};
 use super::endpoint::{MAX_INLINE, MAX_IOV, RcEndpoint};
@@ -244,8 +244,7 @@ impl Interface for RcVerbs {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let next = self.0.deadlines.next()?;
-        Some(Duration::from_nanos(next.saturating_sub(clock::now())))
+        self.0.deadlines.next().map(time_until)
     }
 
     fn flush(&self) -> bool {
@@ -271,9 +270,13 @@ impl Interface for RcVerbs {
     fn arm(&self) -> Result<Arm> {
         let shared = &*self.0;
         // First armed, then looked: what comes between is seen by one or the other.
+        let due = shared.deadlines.next();
+        shared.wakeup.arm(due.map(time_until))?;
         shared.cq.req_notify(false)?;
-        shared.wakeup.arm(self.next_timeout())?;
-        if self.has_work()? {
+        let sooner = shared.deadlines.next().is_some_and(|next| due.is_none_or(|due| next < due));
+        if sooner || self.has_work()? {
+            // Others may sleep on what was just taken away.
+            shared.wakeup.wake()?;
             return Ok(Arm::Busy);
         }
         Ok(Arm::Armed)
@@ -287,6 +290,10 @@ impl fmt::Debug for RcVerbs {
             .field("counters", &self.counters())
             .finish_non_exhaustive()
     }
+}
+
+fn time_until(at: Nanos) -> Duration {
+    Duration::from_nanos(at.saturating_sub(clock::now()))
 }
 
 fn check(options: &RcOptions, max_qp_wr: u32, max_srq_wr: u32) -> Result<()> {

@@ -56,6 +56,8 @@ impl Shared {
     pub(super) fn watch(&self, core: &Core, now: Nanos) {
         if let Some(period) = self.options.keepalive {
             self.deadlines.add(now + nanos(period), core.id());
+            // Whoever sleeps may sleep for longer than that. That the timer cannot be set is said by whoever arms it next.
+            let _ = self.wakeup.wake();
         }
     }
 }

@@ -103,7 +103,7 @@ impl RcVerbs {
         // Only ever tried, so nobody waits for whoever holds it while handlers run.
         let Some(mut guard) = shared.progress.try_lock() else { return Ok(0) };
         let progress = &mut *guard;
-        let woken = shared.wakeup.drain()?;
+        let woken = shared.wakeup.has_slept();
         let mut count = std::mem::take(&mut progress.stashed);
         if count == 0 {
             count = shared.cq.poll(&mut progress.wcs)?;
@@ -284,7 +284,7 @@ impl RcVerbs {
             }
         }
         // The others first.
-        shared.look.store(true, Ordering::Relaxed);
+        shared.look_at(true);
         true
     }
 

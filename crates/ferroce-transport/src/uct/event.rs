@@ -1,3 +1,4 @@
+use super::handshake::Handshake;
 use ferroce_verbs::{CompChannel, Error, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
@@ -7,13 +8,17 @@ use std::time::Duration;
 
 /// The one descriptor of an interface: completions, timers, whatever else wakes it (reports UCX 7527, 7531, 7864: timers that wake nobody, and
 /// one that nobody stops).
+///
+/// Only [`Self::arm`] makes it unreadable. Progress does not: it may be another thread's than the one that sleeps on the descriptor, and would take its
+/// event away.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     epoll: OwnedFd,
     channel: CompChannel,
     timer: OwnedFd,
-    /// Set by whoever arms, taken back by the progress that drains.
-    armed: AtomicBool,
+    sleepers: Handshake<AtomicBool>,
+    /// It was armed, and no progress was made since.
+    slept: AtomicBool,
 }
 
 impl Wakeup {
@@ -26,41 +31,54 @@ impl Wakeup {
         for fd in [channel.as_fd(), timer.as_fd()].into_iter().chain(more.iter().copied()) {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
         }
-        Ok(Self { epoll, channel, timer, armed: AtomicBool::new(false) })
+        Ok(Self { epoll, channel, timer, sleepers: Handshake::default(), slept: AtomicBool::new(false) })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// From now on, or at `timeout`, the descriptor may be readable: [`Self::drain`] looks.
+    /// Takes away what made the descriptor readable; from now on, or at `timeout`, it may be readable again. To be called before completion queues are
+    /// armed, and before the look whether there is work; if there is, the descriptor is to be made readable for others who sleep on it: [`Self::rouse`].
     pub(crate) fn arm(&self, timeout: Option<Duration>) -> Result<()> {
-        self.armed.store(true, Ordering::Release);
-        self.set_timer(timeout.map(|timeout| timeout.max(Duration::from_nanos(1))))
-    }
-
-    /// Whether somebody may sleep.
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire)
-    }
-
-    /// Has the descriptor become readable now, if somebody may sleep.
-    pub(crate) fn wake(&self) -> Result<()> {
-        if self.is_armed() { self.set_timer(Some(Duration::from_nanos(1))) } else { Ok(()) }
-    }
-
-    /// Takes away what made the descriptor readable; whether it was armed. Costs next to nothing unless it was.
-    #[inline]
-    pub(crate) fn drain(&self) -> Result<bool> {
-        if !self.is_armed() || !self.armed.swap(false, Ordering::AcqRel) {
-            return Ok(false);
-        }
         while self.channel.try_event()?.is_some() {}
         // Setting a timer takes back that it expired, too.
-        self.set_timer(None)?;
-        Ok(true)
+        self.set_timer(timeout.map(|timeout| timeout.max(Duration::from_nanos(1))))?;
+        self.slept.store(true, Ordering::Relaxed);
+        self.sleepers.arm();
+        Ok(())
     }
 
+    /// Has the descriptor become readable now, if somebody may sleep: there is something to be done, or a timer that is due earlier. To be called
+    /// after what it tells of is there to be found.
+    pub(crate) fn wake(&self) -> Result<()> {
+        if self.sleepers.disarm() { self.set_timer(Some(Duration::from_nanos(1))) } else { Ok(()) }
+    }
+
+    /// The same, cheaper, under the lock under which sleepers arm and look.
+    #[inline]
+    pub(crate) fn wake_under_lock(&self) -> Result<()> {
+        if self.sleepers.disarm_ordered() { self.set_timer(Some(Duration::from_nanos(1))) } else { Ok(()) }
+    }
+
+    /// Has it become readable now, and leaves it armed.
+    pub(crate) fn rouse(&self) -> Result<()> {
+        self.set_timer(Some(Duration::from_nanos(1)))
+    }
+
+    /// Whether somebody may sleep. To be asked under the lock under which sleepers arm.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.sleepers.is_armed()
+    }
+
+    /// Whether it was armed since the last progress: somebody may have slept, and does not know how long.
+    #[inline]
+    pub(crate) fn has_slept(&self) -> bool {
+        self.slept.load(Ordering::Relaxed) && self.slept.swap(false, Ordering::Relaxed)
+    }
+
+    #[cold]
     fn set_timer(&self, timeout: Option<Duration>) -> Result<()> {
         let timeout = timeout.unwrap_or_default();
         let value = Timespec {

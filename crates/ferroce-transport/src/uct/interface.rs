@@ -68,7 +68,8 @@ pub trait Interface: Send + Sync {
     /// A descriptor that becomes readable when there is something to be done, if [`Self::arm`]ed. Close it with the interface; do not read it.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Has the descriptor become readable at the next event, once. [`Self::progress`] makes it unreadable again.
+    /// Makes the descriptor unreadable, and has it become readable at the next event: something came, or a timer is due, or another thread made
+    /// work. It stays so until it is armed again. Wake-ups for nothing are possible.
     ///
     /// # Errors
     ///

@@ -10,15 +10,18 @@
 //!   happens to the endpoint, the interface, or the token itself. It is called when the device no longer uses the operation's memory: so
 //!   also after the endpoint is dropped, for memory belongs to the operation and not to the endpoint.
 //! - *No resource.* After [`OpError::NoResource`] nothing was begun. [`Endpoint::pending_add`] takes a request that is called when
-//!   trying again makes sense. It refuses with [`PendingError::Busy`] if there are resources now: the caller tries again itself, and does
-//!   not wait for what will not come. Until its callback returns [`PendingStatus::Done`] the request is the transport's; purging hands it back.
+//!   trying again makes sense. It refuses with [`PendingError::Busy`] only if there are resources now, for whatever operation: the caller tries again itself, and
+//!   does not wait for what will not come. Until its callback returns [`PendingStatus::Done`] the request is the transport's; purging hands it back.
 //! - *Nothing after destroy.* Once the destructor of an endpoint has returned, no failure handler, pending request or message handler is
-//!   begun for it. (One that another thread had begun before may still run.) All callbacks own what they use, so there is nothing that
-//!   they could find gone.
+//!   begun for it: whoever is called is looked up under the endpoint's lock in that moment, and not before. One that another thread had begun before may
+//!   still run, for a destructor waits for nobody; so an endpoint may be dropped from inside its own callbacks. All callbacks own what they use, so there is
+//!   nothing that they could find gone.
 //! - *No locks.* Callbacks are called by the thread that makes progress, or that drops the interface, with no lock held: they may send,
-//!   connect, drop endpoints, and make progress, which then does nothing.
-//! - *Events.* [`Interface::arm`] makes the descriptor readable at the next event, and refuses if there is one already. Progress takes
-//!   what made the descriptor readable.
+//!   connect, drop endpoints, and make progress, which then does nothing. One that panics takes nothing with it but its own call; what else had come is
+//!   handed over by the next progress.
+//! - *Events.* [`Interface::arm`] has the descriptor become readable at the next event, and refuses if there is one already. It stays readable until
+//!   somebody arms again: progress that another thread makes takes no sleeper's event away. Of several threads that sleep on one descriptor an event wakes
+//!   at least one; what its progress means to the others they are told by the handlers, which are the program's.
 //! - *Errors are values.* An endpoint fails once, with a cause and what was seen ([`Failure`]). It can only be dropped then; nothing aborts.
 
 mod attr;
@@ -26,6 +29,7 @@ mod completion;
 mod endpoint;
 mod event;
 mod failure;
+mod handshake;
 mod id;
 mod interface;
 mod pack;

@@ -28,12 +28,7 @@ impl UdEndpoint {
     ///
     /// [`SendError`]: nothing was sent. After [`SendError::Busy`] make progress and try again.
     pub fn am(&self, am: u8, payload: &[u8]) -> Result<(), SendError> {
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
-        state.send(now, self.id, am, payload, shared.wakeup.is_armed())?;
-        shared.stir();
-        Ok(())
+        self.interface.0.send(self.id, |protocol, now| protocol.send(now, self.id, am, payload), |_, error| error)
     }
 
     /// Whether the peer has all that was sent. If not, it is asked to say so; make progress and call again.
@@ -42,12 +37,7 @@ impl UdEndpoint {
     ///
     /// [`SendError::Failed`] if that will never be.
     pub fn flush(&self) -> Result<bool, SendError> {
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
-        let flushed = state.protocol.flush(now, self.id)?;
-        state.pump(now);
-        Ok(flushed)
+        self.interface.0.with(|state, now| state.protocol.flush(now, self.id))
     }
 
     /// Asks the peer for a sign of life; the endpoint fails if none comes in time.
@@ -56,12 +46,7 @@ impl UdEndpoint {
     ///
     /// [`SendError::Failed`] if it has failed.
     pub fn check(&self) -> Result<(), SendError> {
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
-        state.protocol.check(now, self.id)?;
-        state.pump(now);
-        Ok(())
+        self.interface.0.with(|state, now| state.protocol.check(now, self.id))
     }
 
     /// Whether it is connected to the interface at `peer`. Compares addresses, never address handles or link-layer addresses.
@@ -80,18 +65,13 @@ impl Drop for UdEndpoint {
         if !self.owned {
             return;
         }
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
-        // Closed once, here, so it is known.
-        let _ = state.protocol.close(now, self.id);
-        state.failures.remove(&self.id);
-        state.peers.remove(&self.id);
-        let told = state.told.remove(&self.id);
-        let waited = state.waiting.forget(self.id);
-        state.pump(now);
-        shared.stir();
-        drop(state);
+        let (told, waited) = self.interface.0.with(|state, now| {
+            // Closed once, here, so it is known.
+            let _ = state.protocol.close(now, self.id);
+            state.failures.remove(&self.id);
+            state.peers.remove(&self.id);
+            (state.told.remove(&self.id), state.waiting.forget(self.id))
+        });
         // Somebody else's destructors may run in them; flushes that nobody waits for any more are canceled.
         drop((told, waited));
     }

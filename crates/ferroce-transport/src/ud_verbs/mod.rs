@@ -21,6 +21,7 @@ mod links;
 mod options;
 mod queue;
 mod surface;
+mod turn;
 mod waiting;
 
 pub use endpoint::UdEndpoint;
@@ -36,10 +37,10 @@ use parking_lot::{Mutex, RwLock};
 use queue::{BATCH, Datagram, Queue};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use turn::{Inbox, Turn};
 use waiting::Waiting;
 
 /// A message that arrived, for the handler of its id.
@@ -83,6 +84,8 @@ struct State {
     /// Whom to tell when an endpoint fails.
     told: HashMap<EndpointId, FailureHandler>,
     failures: HashMap<EndpointId, (Failure, Nanos)>,
+    /// Those of them of which nobody was told yet.
+    failed: VecDeque<EndpointId>,
     /// The program's endpoints, and where they send.
     peers: HashMap<EndpointId, InterfaceAddress>,
     /// Who waits for resources, or for the end of what was sent.
@@ -96,17 +99,12 @@ struct State {
     send_errors: u64,
     receive_errors: u64,
     inbox: Inbox,
+    /// Turns in a row that found more to read than they read.
+    behind: u32,
 }
 
-/// Messages between their arrival and their handlers; kept, so that they cost no allocation.
-#[derive(Default)]
-struct Inbox {
-    messages: Vec<(EndpointId, PeerAddress, u8, Range<usize>)>,
-    bytes: Vec<u8>,
-    failed: Vec<(FailureHandler, Failure, Nanos)>,
-    /// Flushes that are over.
-    flushed: Vec<(uct::Completion, Result<(), uct::OpFailure>)>,
-}
+/// Timers wait for what came before them, but not for more turns than this.
+const MOST_BEHIND: u32 = 64;
 
 /// What an interface has and has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +164,7 @@ impl UdVerbs {
             links: Links::new(context.ah_cache()?, pd, options.port, entry.index),
             told: HashMap::new(),
             failures: HashMap::new(),
+            failed: VecDeque::new(),
             peers: HashMap::new(),
             waiting: Waiting::default(),
             overflow: VecDeque::new(),
@@ -174,6 +173,7 @@ impl UdVerbs {
             send_errors: 0,
             receive_errors: 0,
             inbox: Inbox::default(),
+            behind: 0,
         };
         Ok(Self(Arc::new(Shared {
             local,
@@ -206,9 +206,7 @@ impl UdVerbs {
         am: u8,
         handler: impl Fn(Message<'_>) + Send + Sync + 'static,
     ) -> Result<(), SendError> {
-        let mut handlers = self.0.handlers.write();
-        *handlers.get_mut(usize::from(am)).ok_or(SendError::AmId(am))? = Some(Handler::Own(Arc::new(handler)));
-        Ok(())
+        self.0.set_handler(am, Some(Handler::Own(Arc::new(handler)))).ok_or(SendError::AmId(am))
     }
 
     /// An endpoint that sends to the interface at `peer`. It can be sent to at once; whether the peer answers shows later, see
@@ -234,17 +232,19 @@ impl UdVerbs {
         self.connect_with(peer, Some(Box::new(|failure, _| failed(failure))))
     }
 
-    fn connect_with(&self, peer: InterfaceAddress, failed: Option<FailureHandler>) -> Result<UdEndpoint, SendError> {
-        let mut state = self.0.state.lock();
-        let now = self.0.now();
-        let id = state.protocol.connect(now, peer.0)?;
-        if let Some(failed) = failed {
-            state.told.insert(id, failed);
-        }
-        state.peers.insert(id, peer);
-        state.pump(now);
-        self.0.stir();
-        drop(state);
+    fn connect_with(
+        &self,
+        peer: InterfaceAddress,
+        mut failed: Option<FailureHandler>,
+    ) -> Result<UdEndpoint, SendError> {
+        let id = self.0.with(|state, now| {
+            let id = state.protocol.connect(now, peer.0)?;
+            if let Some(failed) = failed.take() {
+                state.told.insert(id, failed);
+            }
+            state.peers.insert(id, peer);
+            Ok(id)
+        })?;
         Ok(UdEndpoint::new(self.clone(), id, peer))
     }
 
@@ -255,38 +255,17 @@ impl UdVerbs {
     ///
     /// What the device says. What the call had taken in by then has been handed over.
     pub fn progress(&self) -> Result<usize> {
-        if self.0.progressing.swap(true, Ordering::Acquire) {
-            return Ok(0);
-        }
-        let _over = Over(&self.0.progressing);
-        self.0.wakeup.drain()?;
+        let Some(mut turn) = Turn::begin(&self.0) else { return Ok(0) };
         let mut state = self.0.state.lock();
-        let mut inbox = std::mem::take(&mut state.inbox);
-        let taken = state.take_in(&self.0, &mut inbox);
+        turn.inbox = std::mem::take(&mut state.inbox);
+        // What a handler left that panicked comes first.
+        let taken = match turn.inbox.left() {
+            0 => state.take_in(&self.0, &mut turn.inbox),
+            left => Ok(left),
+        };
+        let failed = state.failed.len();
         drop(state);
-        for (endpoint, peer, am, range) in inbox.messages.drain(..) {
-            let handler = self.0.handlers.read()[usize::from(am)].clone();
-            let payload = &inbox.bytes[range];
-            match handler {
-                Some(Handler::Own(handler)) => handler(Message { peer: InterfaceAddress(peer), payload }),
-                Some(Handler::Uct(handler)) => handler(uct::Message { endpoint: endpoint.to_uct(), payload }),
-                None => {}
-            }
-        }
-        inbox.bytes.clear();
-        for (failed, failure, at) in inbox.failed.drain(..) {
-            failed(failure, at);
-        }
-        for (completion, outcome) in inbox.flushed.drain(..) {
-            completion.complete(outcome.map(|()| &[][..]));
-        }
-        let mut state = self.0.state.lock();
-        state.inbox = inbox;
-        let due = state.waiting.due();
-        drop(state);
-        if due != 0 {
-            self.dispatch(due);
-        }
+        turn.hand_over(failed);
         taken
     }
 
@@ -313,16 +292,27 @@ impl UdVerbs {
     }
 }
 
-/// Lets another thread make progress, also if a handler panics.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 impl Shared {
+    /// Does what the program asks for; what comes of it leaves, and whoever sleeps looks anew.
+    fn with<T>(&self, act: impl FnOnce(&mut State, Nanos) -> T) -> T {
+        let mut state = self.state.lock();
+        let now = self.now();
+        let answer = act(&mut state, now);
+        state.pump(now);
+        self.stir();
+        answer
+    }
+
+    /// `None`: there is no such id.
+    fn set_handler(&self, am: u8, handler: Option<Handler>) -> Option<()> {
+        let mut handlers = self.handlers.write();
+        let before = std::mem::replace(handlers.get_mut(usize::from(am))?, handler);
+        drop(handlers);
+        // Somebody else's destructor, which may set handlers.
+        drop(before);
+        Some(())
+    }
+
     fn timeout_of(&self, state: &State) -> Option<Duration> {
         Some(Duration::from_nanos(state.protocol.next_timeout()?.saturating_sub(self.now())))
     }
@@ -343,23 +333,37 @@ impl Drop for Shared {
 
 impl State {
     fn take_in(&mut self, shared: &Shared, inbox: &mut Inbox) -> Result<usize> {
-        self.reap()?;
+        let mut outcome = self.reap();
         let now = shared.now();
-        let Inbox { messages, bytes, failed, flushed } = inbox;
+        let Inbox { messages, bytes, flushed } = inbox;
         let protocol = &mut self.protocol;
-        let found = self.queue.receive(shared.local.gid, |from, packet| {
+        let (found, received) = self.queue.receive(shared.local.gid, |from, packet| {
             protocol.receive(now, from, packet, &mut |delivery| {
                 let start = bytes.len();
                 bytes.extend_from_slice(delivery.payload);
-                messages.push((delivery.endpoint, delivery.peer, delivery.am, start..bytes.len()));
+                messages.push_back((delivery.endpoint, delivery.peer, delivery.am, start..bytes.len()));
             });
-        })?;
+        });
+        outcome = outcome.and(received);
         self.receive_errors += found.errors as u64;
         self.settle(now);
-        if self.protocol.next_timeout().is_some_and(|at| at <= now) {
+        // A timer must not end what an answer says that was only not read yet; nor must who sends on and on keep timers from being due.
+        let behind = found.datagrams == BATCH && self.behind < MOST_BEHIND;
+        self.behind = if behind { self.behind + 1 } else { 0 };
+        if !behind && self.protocol.next_timeout().is_some_and(|at| at <= now) {
             self.protocol.on_timeout(now);
         }
         self.pump(now);
+        if found.datagrams != 0 {
+            // What was acknowledged makes room.
+            self.waiting.unblock();
+        }
+        self.settle_flushes(flushed);
+        outcome.map(|()| found.datagrams)
+    }
+
+    /// What the protocol has to say.
+    fn heed(&mut self, now: Nanos) {
         while let Some(event) = self.protocol.poll_event() {
             match event {
                 Event::Connected(_) => {}
@@ -367,17 +371,11 @@ impl State {
                 Event::Failed(id, _) if self.waiting.is_canceled(id) => {}
                 Event::Failed(id, failure) => {
                     self.failures.insert(id, (failure, now));
-                    failed.extend(self.told.remove(&id).map(|handler| (handler, failure, now)));
+                    self.failed.push_back(id);
                 }
                 Event::Gone(id) => self.links.release(id),
             }
         }
-        if found.datagrams != 0 {
-            // What was acknowledged makes room.
-            self.waiting.unblock();
-        }
-        self.settle_flushes(now, flushed);
-        Ok(found.datagrams)
     }
 
     fn reap(&mut self) -> Result<()> {
@@ -403,8 +401,13 @@ impl State {
         });
     }
 
-    /// Sends what is due, as far as the queue has room.
+    /// Sends what is due, as far as the queue has room, and takes in what comes of it: an endpoint to which there is no way has failed.
     fn pump(&mut self, now: Nanos) {
+        self.send_due(now);
+        self.heed(now);
+    }
+
+    fn send_due(&mut self, now: Nanos) {
         let mut list = std::mem::take(&mut self.list);
         let mut next = self.next_datagram(now);
         while let Some(datagram) = next {

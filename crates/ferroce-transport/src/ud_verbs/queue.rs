@@ -4,7 +4,7 @@ use super::options::UdOptions;
 use crate::ud::PeerAddress;
 use ferroce_verbs::{
     Access, AhLease, CompChannel, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
-    Result, SendFlags, SendOp, SendWr, Sge, UdDest, WorkCompletion,
+    Result, SendFlags, SendOp, SendWr, Sge, UdDest, WcStatus, WorkCompletion,
 };
 
 /// The Q_Key of UCX's UD transport.
@@ -40,6 +40,8 @@ pub(super) struct Queue {
     /// Received datagrams that arming found, and nobody has looked at.
     stash: [WorkCompletion; BATCH],
     stashed: usize,
+    /// Receives that the device would not take back; they are offered again.
+    unposted: Vec<u64>,
 }
 
 /// What a look at the completions found.
@@ -80,6 +82,7 @@ impl Queue {
             complete: 0,
             stash: [WorkCompletion::default(); BATCH],
             stashed: 0,
+            unposted: Vec::new(),
         };
         let port = QpAttr { port_num: Some(options.port), ..QpAttr::init_ud(QKEY) };
         queue.qp.modify(&port)?;
@@ -98,6 +101,20 @@ impl Queue {
     /// Most bytes that go inline.
     pub(super) fn inline(&self) -> usize {
         self.inline
+    }
+
+    /// Whether receives wait to be posted.
+    pub(super) fn is_short(&self) -> bool {
+        !self.unposted.is_empty()
+    }
+
+    /// Posts the receives that could not be posted before, as far as that is possible now.
+    fn post_again(&mut self) -> Result<()> {
+        while let Some(&slot) = self.unposted.last() {
+            self.post_receive(slot)?;
+            self.unposted.pop();
+        }
+        Ok(())
     }
 
     fn post_receive(&self, slot: u64) -> Result<()> {
@@ -162,7 +179,8 @@ impl Queue {
         (number % self.leases.len() as u64) as usize
     }
 
-    /// Takes what was sent out of the queue, and lets go of its address handles.
+    /// Takes what was sent out of the queue, and lets go of its address handles. After an error, which ends a UD queue pair's sending (SQE, IBTA
+    /// 10.3.1), it can send again.
     pub(super) fn reap(&mut self) -> Result<Found> {
         let mut found = Found::default();
         loop {
@@ -179,38 +197,50 @@ impl Queue {
                 }
             }
             if count < BATCH {
+                if found.errors != 0 && self.qp.state() == QpState::Sqe {
+                    self.qp.modify(&QpAttr::to(QpState::Rts))?;
+                }
                 return Ok(found);
             }
         }
     }
 
-    /// Hands at most one batch of received datagrams to `take`: who sent it, and what.
-    pub(super) fn receive(&mut self, local: Gid, mut take: impl FnMut(PeerAddress, &[u8])) -> Result<Found> {
+    /// Hands at most one batch of received datagrams to `take`: who sent it, and what. Says what it found also if something failed.
+    pub(super) fn receive(&mut self, local: Gid, mut take: impl FnMut(PeerAddress, &[u8])) -> (Found, Result<()>) {
+        let mut outcome = self.post_again();
         let mut wcs = [WorkCompletion::default(); BATCH];
         let mut count = std::mem::take(&mut self.stashed);
         if count != 0 {
             wcs = self.stash;
         } else {
-            count = self.recv_cq.poll(&mut wcs)?;
+            match self.recv_cq.poll(&mut wcs) {
+                Ok(polled) => count = polled,
+                Err(error) => return (Found::default(), Err(error)),
+            }
         }
         let mut found = Found { datagrams: count, errors: 0 };
         for wc in &wcs[..count] {
             let len = (wc.byte_len as usize).min(RECEIVE_LEN);
-            if !wc.is_ok() || len < GRH_LEN {
+            let start = wc.wr_id as usize * RECEIVE_LEN;
+            if !wc.is_ok() || len < GRH_LEN || self.receives.read(start, &mut self.buffer[..len]).is_err() {
                 found.errors += 1;
-                continue;
-            }
-            self.receives.read(wc.wr_id as usize * RECEIVE_LEN, &mut self.buffer[..len])?;
-            if let Some((grh, packet)) = self.buffer[..len].split_first_chunk::<GRH_LEN>() {
+            } else if let Some((grh, packet)) = self.buffer[..len].split_first_chunk::<GRH_LEN>() {
                 let (gid, dgid) = Gid::of_grh(grh);
                 // A datagram to another address of this port is for another interface's peer (`UD_ETH_DGID_CHECK` of UCX).
                 if dgid == local {
                     take(PeerAddress { gid, qpn: wc.src_qp }, packet);
                 }
             }
-            self.post_receive(wc.wr_id)?;
+            // Whatever came of it, the buffer is the device's again, now or later. Only a queue pair that is over gives it back at once.
+            if wc.status == WcStatus::WrFlushErr {
+                continue;
+            }
+            if let Err(error) = self.post_receive(wc.wr_id) {
+                self.unposted.push(wc.wr_id);
+                outcome = outcome.and(Err(error));
+            }
         }
-        Ok(found)
+        (found, outcome)
     }
 
     /// Asks for an event at the next completion.
@@ -225,5 +255,106 @@ impl Queue {
             self.stashed = self.recv_cq.poll(&mut self.stash)?;
         }
         Ok(self.stashed != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_soft::memory::{MemoryConfig, MemoryNetwork};
+    use ferroce_verbs::provider::Device;
+    use ferroce_verbs::{AhAttr, Sge};
+    use std::net::IpAddr;
+    use std::time::Duration;
+
+    /// Two queues of one host, and the way to it.
+    struct Fixture {
+        network: MemoryNetwork,
+        a: Queue,
+        b: Queue,
+        local: Gid,
+        lease: AhLease,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let network = MemoryNetwork::new(MemoryConfig::default());
+            let context = network.host(IpAddr::from([10, 0, 0, 1])).open().unwrap();
+            let pd = context.alloc_pd().unwrap();
+            let channel = context.create_comp_channel().unwrap();
+            let options = UdOptions { send_depth: 16, receive_depth: 16, ..UdOptions::default() };
+            let open = || Queue::open(&context, &pd, &channel, &options, 1024).unwrap();
+            let (a, b) = (open(), open());
+            let entry = context.gid_table(1).unwrap()[0].clone();
+            let lease = context.ah_cache().unwrap().get(&pd, &AhAttr::roce(entry.gid, entry.index)).unwrap();
+            Self { network, a, b, local: entry.gid, lease }
+        }
+
+        fn send(&mut self, body: &[u8]) {
+            let to = PeerAddress { gid: self.local, qpn: self.b.qpn() };
+            let mut list = vec![(self.lease.clone(), to, body.to_vec())];
+            assert_eq!(self.a.post(&mut list, false), 0);
+            self.network.run_until_idle(Duration::from_secs(1));
+            self.a.reap().unwrap();
+        }
+
+        fn received(&mut self) -> usize {
+            self.network.run_until_idle(Duration::from_secs(1));
+            let mut count = 0;
+            while let (Found { datagrams: 1.., .. }, outcome) = self.b.receive(self.local, |_, _| count += 1) {
+                outcome.unwrap();
+            }
+            count
+        }
+    }
+
+    /// IBTA 10.3.1: an error of a send stops the sending of a UD queue pair (SQE), and no more than that, until somebody says that it goes on.
+    #[test]
+    fn an_error_of_a_send_does_not_end_all_sending() {
+        let mut it = Fixture::new();
+        for round in 0..3 {
+            it.send(b"before");
+            let nobody = [Sge { addr: 0, length: 64, lkey: 0xdead_beef }];
+            let dest = UdDest { ah: &it.lease, qpn: it.b.qpn(), qkey: QKEY };
+            let wr = SendWr::send(it.a.posted, &nobody).to(dest).flags(SendFlags::SIGNALED);
+            it.a.qp.post_send(&[wr]).unwrap();
+            it.a.posted += 1;
+            it.network.run_until_idle(Duration::from_secs(1));
+            assert_eq!(it.a.qp.state(), QpState::Sqe, "the device behaves");
+            assert_eq!(it.a.reap().unwrap().errors, 1);
+            for _ in 0..20 {
+                it.send(b"afterwards");
+            }
+            assert_eq!(
+                (it.received(), it.a.qp.state()),
+                (16, QpState::Rts),
+                "round {round}: as many as it has receives"
+            );
+            assert_eq!(it.a.posted, it.a.complete);
+        }
+    }
+
+    /// A receive that the device would not take is offered again, and until then it is known that one is missing.
+    #[test]
+    fn receives_are_not_lost() {
+        let mut it = Fixture::new();
+        for _ in 0..16 {
+            it.send(b"message");
+        }
+        // Somebody has taken the place of some.
+        it.network.run_until_idle(Duration::from_secs(1));
+        for slot in 0..4 {
+            it.b.post_receive(slot).unwrap();
+        }
+        let (found, outcome) = it.b.receive(it.local, |_, _| {});
+        assert!(found.datagrams == 16 && outcome.is_err(), "{outcome:?}");
+        assert!(it.b.is_short() && it.b.unposted.len() == 4, "{:?}", it.b.unposted);
+        for _ in 0..4 {
+            it.send(b"one more");
+        }
+        it.network.run_until_idle(Duration::from_secs(1));
+        let mut wcs = [WorkCompletion::default(); 4];
+        assert_eq!(it.b.recv_cq.poll(&mut wcs).unwrap(), 4);
+        assert_eq!((it.received(), it.b.is_short()), (0, false), "they are offered again");
     }
 }

@@ -1,14 +1,15 @@
 //! ud_verbs as the transports' common surface has it.
 
-use super::waiting::Waiting;
+use super::waiting::{Flush, Waiting};
 use super::{Handler, InterfaceAddress, Shared, State, UdEndpoint, UdVerbs};
 use crate::uct::{
     AmHandler, Arm, AtomicOp, Cause, Completion, Endpoint, EventCaps, Evidence, Failure, FailureHandler, FlushKind,
     Interface, InterfaceAttr, InterfaceFlags, Iov, OpError, OpFailure, OpLimits, Packer, PendingError, PendingRequest,
-    PendingStatus, Posted, Remote, Unreachable, check_addresses,
+    Posted, Remote, Unreachable, check_addresses,
 };
 use crate::ud::{self, EndpointId, Nanos, SendError};
 use ferroce_verbs::Result;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use std::time::Duration;
 const NAME: &str = "ud_verbs";
 /// Pieces of memory that one message takes.
 const MAX_IOV: usize = 16;
-/// While an address is being resolved, whoever sleeps looks this often: what resolves it wakes nobody.
-const RESOLVING: Duration = Duration::from_millis(1);
+/// While an address is being resolved, or the device does not take receives, whoever sleeps looks this often: nobody is woken for that.
+const SOON: Nanos = 1_000_000;
 
 pub(super) fn attributes(protocol: &ud::Config, inline: usize) -> InterfaceAttr {
     let most = protocol.max_message();
@@ -66,80 +67,62 @@ fn common(failure: ud::Failure, at: Nanos) -> Failure {
 }
 
 impl Shared {
-    /// Something has changed that whoever sleeps has to know: a timer, or requests.
+    /// Something has changed that whoever sleeps has to know: a timer, or requests. To be called with the state locked.
     pub(super) fn stir(&self) {
         // That the timer cannot be set is said by whoever arms it next.
-        let _ = self.wakeup.wake();
+        let _ = self.wakeup.wake_under_lock();
+    }
+}
+
+impl Shared {
+    /// Sends a message that `queue` queues, as far as there is room. A few are sent together, unless somebody may sleep meanwhile.
+    #[inline]
+    pub(super) fn send<E>(
+        &self,
+        id: EndpointId,
+        queue: impl FnOnce(&mut ud::Interface, Nanos) -> Result<(), SendError>,
+        explain: impl FnOnce(&State, SendError) -> E,
+    ) -> Result<(), E> {
+        let mut state = self.state.lock();
+        let now = self.now();
+        let sent = queue(&mut state.protocol, now);
+        match sent {
+            Ok(()) if self.wakeup.is_armed() || !state.protocol.gathers(id) => state.pump(now),
+            Err(SendError::Busy(_)) => state.waiting.block(id),
+            _ => {}
+        }
+        self.stir();
+        sent.map_err(|error| explain(&state, error))
     }
 }
 
 impl State {
-    /// Sends a message, as far as there is room. A few are sent together unless `at_once`.
-    pub(super) fn send(
-        &mut self,
-        now: Nanos,
-        id: EndpointId,
-        am: u8,
-        payload: &[u8],
-        at_once: bool,
-    ) -> Result<(), SendError> {
-        let sent = self.protocol.send(now, id, am, payload);
-        if let Err(SendError::Busy(_)) = sent {
-            self.waiting.block(id);
-        }
-        sent?;
-        if at_once || !self.protocol.gathers(id) {
-            self.pump(now);
-        }
-        Ok(())
+    /// How long whoever makes progress may sleep, if nothing comes.
+    pub(super) fn sleeps_for(&self, now: Nanos) -> Option<Nanos> {
+        let timer = self.protocol.next_timeout().map(|at| at.saturating_sub(now));
+        let soon = self.links.waits() || self.queue.is_short();
+        if soon { Some(timer.map_or(SOON, |it| it.min(SOON))) } else { timer }
     }
 
     /// Flushes that are over.
-    pub(super) fn settle_flushes(&mut self, now: Nanos, flushed: &mut Vec<(Completion, Result<(), OpFailure>)>) {
+    pub(super) fn settle_flushes(&mut self, flushed: &mut VecDeque<(Completion, Result<(), OpFailure>)>) {
         let Self { waiting: Waiting { flushes, .. }, protocol, failures, .. } = self;
         if flushes.is_empty() {
             return;
         }
-        let over = |(id, _): &mut (EndpointId, Completion)| !matches!(protocol.flush(now, *id), Ok(false));
-        for (id, completion) in flushes.extract_if(.., over) {
-            let outcome = match failures.get(&id) {
-                Some(&(failure, at)) => Err(OpFailure::Failed(common(failure, at))),
-                None => Ok(()),
+        let before = flushes.len();
+        let over = |it: &mut Flush| !matches!(protocol.is_acknowledged(it.id, it.sent), Ok(false));
+        for Flush { id, sent, completion } in flushes.extract_if(.., over) {
+            let outcome = match (protocol.is_acknowledged(id, sent), failures.get(&id)) {
+                (Ok(_), _) => Ok(()),
+                (Err(_), Some(&(failure, at))) => Err(OpFailure::Failed(common(failure, at))),
+                (Err(_), None) => Err(OpFailure::Canceled),
             };
-            flushed.push((completion, outcome));
+            flushed.push_back((completion, outcome));
         }
-        self.pump(now);
-    }
-}
-
-impl UdVerbs {
-    /// Calls requests that wait, of at most `due` endpoints.
-    pub(super) fn dispatch(&self, due: usize) {
-        for _ in 0..due {
-            let mut state = self.0.state.lock();
-            let Some(id) = state.waiting.next() else { return };
-            let Some(&peer) = state.peers.get(&id) else { continue };
-            drop(state);
-            self.dispatch_one(&UdEndpoint { interface: self.clone(), id, peer, owned: false });
-        }
-    }
-
-    fn dispatch_one(&self, endpoint: &UdEndpoint) {
-        let id = endpoint.id;
-        loop {
-            let mut state = self.0.state.lock();
-            if state.failures.contains_key(&id) || state.waiting.is_canceled(id) {
-                return;
-            }
-            let Some(mut request) = state.waiting.take(id) else { return };
-            drop(state);
-            if request(endpoint) == PendingStatus::NoResource {
-                let mut state = self.0.state.lock();
-                if state.peers.contains_key(&id) {
-                    state.waiting.put_back(id, request);
-                }
-                return;
-            }
+        if flushes.len() != before {
+            // There is room for others.
+            self.waiting.unblock();
         }
     }
 }
@@ -167,13 +150,7 @@ impl Interface for UdVerbs {
     }
 
     fn set_am(&self, am: u8, handler: Option<AmHandler>) -> Result<(), OpError> {
-        let mut handlers = self.0.handlers.write();
-        let slot = handlers.get_mut(usize::from(am)).ok_or(OpError::AmId(am))?;
-        let before = std::mem::replace(slot, handler.map(Handler::Uct));
-        drop(handlers);
-        // Somebody else's destructor.
-        drop(before);
-        Ok(())
+        self.0.set_handler(am, handler.map(Handler::Uct)).ok_or(OpError::AmId(am))
     }
 
     fn progress(&self) -> Result<usize> {
@@ -185,15 +162,14 @@ impl Interface for UdVerbs {
     }
 
     fn flush(&self) -> bool {
-        let mut state = self.0.state.lock();
-        let now = self.0.now();
-        let ids: Vec<EndpointId> = state.peers.keys().copied().collect();
-        let mut done = true;
-        for id in ids {
-            done &= !matches!(state.protocol.flush(now, id), Ok(false));
-        }
-        state.pump(now);
-        done
+        self.0.with(|state, now| {
+            let ids: Vec<EndpointId> = state.peers.keys().copied().collect();
+            let mut done = true;
+            for id in ids {
+                done &= !matches!(state.protocol.flush(now, id), Ok(false));
+            }
+            done
+        })
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
@@ -205,18 +181,19 @@ impl Interface for UdVerbs {
             return Ok(Arm::Busy);
         }
         let mut state = self.0.state.lock();
+        let now = self.0.now();
         // Nothing waits for more to be sent with while its sender sleeps.
-        state.pump(self.0.now());
+        state.pump(now);
+        let timeout = state.sleeps_for(now);
+        self.0.wakeup.arm(timeout.map(Duration::from_nanos))?;
         state.queue.arm()?;
-        let timeout = self.0.timeout_of(&state);
-        let timeout =
-            if state.links.waits() { Some(timeout.map_or(RESOLVING, |it| it.min(RESOLVING))) } else { timeout };
-        self.0.wakeup.arm(timeout)?;
         state.reap()?;
         // First armed, then looked: what comes between is seen by one or the other.
         let room = !state.overflow.is_empty() && state.queue.has_room();
-        let due = timeout.is_some_and(|timeout| timeout.is_zero());
-        if state.queue.has_received()? || state.waiting.is_due() || room || due {
+        let untold = !state.failed.is_empty() || state.inbox.left() != 0;
+        if state.queue.has_received()? || state.waiting.is_due() || room || untold || timeout == Some(0) {
+            // Others may sleep on what was just taken away.
+            self.0.wakeup.rouse()?;
             return Ok(Arm::Busy);
         }
         Ok(Arm::Armed)
@@ -233,21 +210,22 @@ impl UdEndpoint {
             SendError::Failed(_) if state.waiting.is_canceled(self.id) => OpError::Canceled(id),
             SendError::Failed(_) => match state.failures.get(&self.id) {
                 Some(&(failure, at)) => OpError::Failed(id, common(failure, at)),
-                // It failed just now; progress will say why.
-                None => OpError::NoResource,
+                // A failure is taken in as soon as there is one: it was canceled, and has been closed.
+                None => OpError::Canceled(id),
             },
             SendError::NoEndpoint(_) | SendError::Full => OpError::Canceled(id),
         }
     }
 
     fn send(&self, am: u8, payload: &[u8]) -> Result<(), OpError> {
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
-        let sent = state.send(now, self.id, am, payload, shared.wakeup.is_armed());
-        let sent = sent.map_err(|error| self.common_error(&state, error));
-        shared.stir();
-        sent
+        let explain = |state: &State, error| self.common_error(state, error);
+        self.interface.0.send(self.id, |protocol, now| protocol.send(now, self.id, am, payload), explain)
+    }
+
+    /// Sends what was packed for it, without another copy of that.
+    fn send_packed(&self, am: u8, bytes: Vec<u8>) -> Result<(), OpError> {
+        let explain = |state: &State, error| self.common_error(state, error);
+        self.interface.0.send(self.id, |protocol, now| protocol.send_owned(now, self.id, am, bytes), explain)
     }
 
     /// Copies a message together before anything is locked: packing is the program's.
@@ -287,13 +265,27 @@ impl Endpoint for UdEndpoint {
     }
 
     fn on_failure(&self, told: FailureHandler) {
-        if let Some(failure) = Endpoint::failure(self) {
-            return told(failure);
-        }
-        let before =
-            self.interface.0.state.lock().told.insert(self.id, Box::new(|failure, at| told(common(failure, at))));
-        // Somebody else's destructor.
+        let mut state = self.interface.0.state.lock();
+        // Only if nobody has let go of it; this may be lent to a request.
+        let open = state.peers.contains_key(&self.id) && !state.waiting.is_canceled(self.id);
+        let failed = state.failures.get(&self.id).copied().filter(|_| open);
+        let before = match failed {
+            Some(_) => state.told.remove(&self.id),
+            None if open => {
+                let call: super::FailureHandler = Box::new(move |failure, at| told(common(failure, at)));
+                let before = state.told.insert(self.id, call);
+                drop(state);
+                // Somebody else's destructor.
+                drop(before);
+                return;
+            }
+            None => None,
+        };
+        drop(state);
         drop(before);
+        if let Some((failure, at)) = failed {
+            told(common(failure, at));
+        }
     }
 
     fn is_connected(&self, address: &[u8]) -> bool {
@@ -313,8 +305,9 @@ impl Endpoint for UdEndpoint {
             pack(packer);
             Ok(())
         })?;
-        self.send(am, &bytes)?;
-        Ok(bytes.len())
+        let len = bytes.len();
+        self.send_packed(am, bytes)?;
+        Ok(len)
     }
 
     fn am_zcopy(
@@ -338,7 +331,7 @@ impl Endpoint for UdEndpoint {
             }
             Ok(())
         })?;
-        self.send(am, &bytes)?;
+        self.send_packed(am, bytes)?;
         Ok(Posted::Done)
     }
 
@@ -374,33 +367,33 @@ impl Endpoint for UdEndpoint {
         refuse(Some(completion), "an atomic")
     }
 
-    /// What is acknowledged was delivered to the peer's interface, so local and remote are one. What is sent while a flush waits is waited
-    /// for, too.
+    /// What is acknowledged was delivered to the peer's interface, so local and remote are one. A flush with a completion waits for what was sent before
+    /// it; one without, which is called again and again, finds nothing outstanding at some time or other.
     fn flush(&self, kind: FlushKind, mut completion: Option<Completion>) -> Result<Posted, OpError> {
-        let shared = &self.interface.0;
-        let mut state = shared.state.lock();
-        let now = shared.now();
         let mut canceled = Vec::new();
-        let answer = if kind == FlushKind::Cancel {
-            state.waiting.cancel(self.id);
-            // What was not acknowledged is forgotten; all of it was copied, so there is nothing to wait for.
-            state.protocol.unreachable(now, self.id);
-            canceled = state.waiting.take_flushes(self.id);
-            Ok(Posted::Done)
-        } else {
-            match state.protocol.flush(now, self.id) {
-                Ok(true) => Ok(Posted::Done),
-                Ok(false) if completion.is_some() && !state.waiting.has_room_for_flush() => Err(OpError::NoResource),
-                Ok(false) => {
-                    state.waiting.flushes.extend(completion.take().map(|completion| (self.id, completion)));
+        let answer = self.interface.0.with(|state, now| {
+            if kind == FlushKind::Cancel {
+                state.waiting.cancel(self.id);
+                // What was not acknowledged is forgotten; all of it was copied, so there is nothing to wait for.
+                state.protocol.unreachable(now, self.id);
+                canceled = state.waiting.take_flushes(self.id);
+                return Ok(Posted::Done);
+            }
+            let begun = state.protocol.flush(now, self.id);
+            match begun.and_then(|over| state.protocol.sent(self.id).map(|sent| (over, sent))) {
+                Ok((true, _)) => Ok(Posted::Done),
+                Ok(_) if completion.is_some() && !state.waiting.has_room_for_flush() => {
+                    state.waiting.block(self.id);
+                    Err(OpError::NoResource)
+                }
+                Ok((false, sent)) => {
+                    let flush = completion.take().map(|completion| Flush { id: self.id, sent, completion });
+                    state.waiting.flushes.extend(flush);
                     Ok(Posted::InProgress)
                 }
-                Err(error) => Err(self.common_error(&state, error)),
+                Err(error) => Err(self.common_error(state, error)),
             }
-        };
-        state.pump(now);
-        shared.stir();
-        drop(state);
+        });
         completion.into_iter().for_each(Completion::disarm);
         drop(canceled);
         answer
@@ -412,8 +405,10 @@ impl Endpoint for UdEndpoint {
     }
 
     fn check(&self) -> Result<(), OpError> {
-        let checked = Self::check(self);
-        checked.map_err(|error| self.common_error(&self.interface.0.state.lock(), error))
+        self.interface.0.with(|state, now| {
+            let checked = state.protocol.check(now, self.id);
+            checked.map_err(|error| self.common_error(state, error))
+        })
     }
 
     fn pending_add(&self, request: PendingRequest) -> Result<(), PendingError> {

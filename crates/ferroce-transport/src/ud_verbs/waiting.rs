@@ -1,11 +1,18 @@
 //! Requests that wait for resources, and flushes that wait for acknowledgements.
 
 use crate::uct::{Completion, PendingRequest};
-use crate::ud::EndpointId;
+use crate::ud::{EndpointId, Sent};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Flushes of one interface that may wait at a time.
 const MAX_FLUSHES: usize = 4096;
+
+/// A flush that waits until what was sent before it is acknowledged.
+pub(super) struct Flush {
+    pub(super) id: EndpointId,
+    pub(super) sent: Sent,
+    pub(super) completion: Completion,
+}
 
 /// Who waits for what. Endpoints that wait for nothing have no entry.
 #[derive(Default)]
@@ -13,9 +20,9 @@ pub(super) struct Waiting {
     requests: HashMap<EndpointId, VecDeque<PendingRequest>>,
     /// Their order.
     order: VecDeque<EndpointId>,
-    /// Endpoints whose window was full when last tried.
+    /// Endpoints that found no room when last tried: in their window, or for a flush.
     blocked: HashSet<EndpointId>,
-    pub(super) flushes: Vec<(EndpointId, Completion)>,
+    pub(super) flushes: Vec<Flush>,
     /// Endpoints that were canceled: they fail for nobody.
     canceled: HashSet<EndpointId>,
     /// Requests are to be looked at, though nothing came.
@@ -23,7 +30,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Its window is full.
+    /// It found no room.
     pub(super) fn block(&mut self, id: EndpointId) {
         self.blocked.insert(id);
     }
@@ -32,9 +39,14 @@ impl Waiting {
         self.blocked.contains(&id) || self.requests.contains_key(&id)
     }
 
-    /// Windows may have room.
+    /// There may be room.
     pub(super) fn unblock(&mut self) {
         self.blocked.clear();
+        self.look_again();
+    }
+
+    /// Has requests called that wait, if there are some.
+    pub(super) fn look_again(&mut self) {
         self.look |= !self.requests.is_empty();
     }
 
@@ -107,6 +119,11 @@ impl Waiting {
     }
 
     pub(super) fn take_flushes(&mut self, id: EndpointId) -> Vec<Completion> {
-        self.flushes.extract_if(.., |(of, _)| *of == id).map(|(_, completion)| completion).collect()
+        let before = self.flushes.len();
+        let taken = self.flushes.extract_if(.., |flush| flush.id == id).map(|flush| flush.completion).collect();
+        if self.flushes.len() != before {
+            self.unblock();
+        }
+        taken
     }
 }

@@ -16,7 +16,7 @@ fn drain(interface: &RcVerbs) {
 }
 
 #[test]
-fn armed_it_wakes_once_and_progress_drains_it() {
+fn armed_it_wakes_once_and_arming_drains_it() {
     let ((a, _), (b, at_b)) = (open(options()), open(options()));
     let (to_b, to_a) = pair(&a, &b);
     drain(&b);
@@ -28,9 +28,11 @@ fn armed_it_wakes_once_and_progress_drains_it() {
     until(&[&b], || numbers(&at_b, &to_a) == [1]);
     drain(&b);
     assert!(!readable(&b, 0), "what woke it was drained");
-    // Progress that finds nothing makes an armed descriptor quiet, too.
+    // Progress that finds nothing leaves it armed.
     b.progress().unwrap();
     assert!(!readable(&b, 0));
+    to_b.am_short(AM, &message(2, 8)).unwrap();
+    assert!(readable(&b, 30_000), "progress of another thread has disarmed who sleeps");
 }
 
 /// What arming finds is not lost.
@@ -78,7 +80,9 @@ fn a_pending_request_wakes() {
     alone.pending_add(Box::new(|_| PendingStatus::Done)).unwrap();
     assert!(readable(&a, 30_000));
     a.progress().unwrap();
-    assert!(!readable(&a, 0), "progress takes away what woke it, armed again or not");
+    assert!(readable(&a, 0), "another thread that sleeps has still to see it");
+    drain(&a);
+    assert!(!readable(&a, 0), "arming takes away what woke it");
     let mut sent = 0;
     while to_b.am_short(AM, &message(sent, 8)).is_ok() {
         sent += 1;
