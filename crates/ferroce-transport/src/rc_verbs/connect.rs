@@ -91,7 +91,7 @@ fn finish(adopted: Option<RcEndpoint>, connection: Connection) -> Result<RcEndpo
     let shared = &endpoint.interface.0;
     {
         let mut state = endpoint.core.lock();
-        state.set_terms(terms);
+        state.set_terms(&endpoint.core, terms);
         state.peer = gid.zip(attr.dest_qpn);
         state.phase = match state.phase {
             Phase::Connecting => Phase::Ready,
@@ -99,10 +99,10 @@ fn finish(adopted: Option<RcEndpoint>, connection: Connection) -> Result<RcEndpo
         };
         state.life.last_ack = clock::now();
         state.connection = Some(connection);
+        shared.watch(&endpoint.core, &mut state);
     }
     id.set_context(Arc::new(endpoint.core.id()))?;
     id.migrate(&shared.channel)?;
-    shared.watch(&endpoint.core, clock::now());
     // A peer that was quick may wait for a grant already.
     shared.look_at(true);
     Ok(endpoint)

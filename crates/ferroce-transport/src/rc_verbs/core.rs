@@ -4,18 +4,23 @@ use super::Shared;
 use super::address::Terms;
 use super::clock::Nanos;
 use super::credits::Credits;
+use super::pool::{Bounce, Pool};
 use super::ring::{Op, Ring};
 use super::wire::{Control, Header, MAX_HEADER};
 use crate::uct::{Cause, Completion, EndpointId, Evidence, Failure, FailureHandler, OpError, PendingRequest};
 use ferroce_verbs::{Data, Gid, Qp, SendFlags, SendOp, SendWr, WcStatus};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Work requests beyond those of the program: what this side has to say itself must not wait for room (report 8169), and the last one says
 /// that there are no more.
 const CONTROL_ROOM: u32 = 4;
 pub(super) const EXTRA_ROOM: u32 = CONTROL_ROOM + 4;
+/// An operation of so many bytes always asks for a completion: that others are complete must not wait for it.
+const LARGE: u32 = 1 << 16;
 
 /// An endpoint. It exists until its queue pair has given back all that was posted.
 pub(super) struct Core {
@@ -27,6 +32,8 @@ pub(super) struct Core {
     pub(super) psn: u32,
     depth: u32,
     signal_every: u32,
+    /// Most bytes of a message that the peer takes, header included; 0 before that is known.
+    peer_message: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -54,8 +61,9 @@ pub(super) struct State {
     pub(super) peer: Option<(Gid, u32)>,
     pub(super) ring: Ring,
     pub(super) credits: Credits,
-    /// Most bytes of a message that the peer takes, header included.
-    pub(super) peer_message: usize,
+    /// Buffers of the transport that its operations have.
+    pub(super) held: u32,
+    pool: Arc<Pool>,
     /// The next operation waits for those before it.
     pub(super) fence: bool,
     /// The peer wants a grant at once.
@@ -69,6 +77,21 @@ pub(super) struct State {
     /// The connection manager's part of it, if it has one.
     pub(super) connection: Option<ferroce_cm::Connection>,
     pub(super) life: Life,
+    /// Somebody will look at it in time, or nobody has to: see [`super::keepalive`].
+    pub(super) watched: bool,
+    /// The oldest operation when somebody last looked, and since when it is that.
+    pub(super) oldest: Option<(u64, Nanos)>,
+}
+
+impl Drop for State {
+    /// The queue pair is gone, so nothing uses what it did not give back (a device that fails does not).
+    fn drop(&mut self) {
+        while let Some((_, op)) = self.ring.pop_through(u64::MAX) {
+            if let Some(slot) = op.bounce {
+                self.pool.put_back(slot);
+            }
+        }
+    }
 }
 
 /// What is known about whether the peer lives.
@@ -82,14 +105,15 @@ pub(super) struct Life {
 }
 
 impl Core {
-    pub(super) fn new(id: EndpointId, qp: Qp, depth: u32, terms: Terms) -> Self {
+    pub(super) fn new(id: EndpointId, qp: Qp, depth: u32, terms: Terms, pool: Arc<Pool>) -> Self {
         let state = State {
             phase: Phase::Init,
             closed: false,
             peer: None,
             ring: Ring::new(depth + EXTRA_ROOM),
             credits: Credits::new(terms.window, 0),
-            peer_message: 0,
+            held: 0,
+            pool,
             fence: false,
             grant_owed: false,
             told: None,
@@ -98,6 +122,8 @@ impl Core {
             listed: false,
             connection: None,
             life: Life::default(),
+            watched: false,
+            oldest: None,
         };
         Self {
             id,
@@ -107,6 +133,7 @@ impl Core {
             psn: rand::random::<u32>() & 0xff_ffff,
             depth,
             signal_every: (depth / 4).clamp(1, 64),
+            peer_message: AtomicU32::new(0),
             state: Mutex::new(state),
         }
     }
@@ -126,6 +153,12 @@ impl Core {
         self.state.lock()
     }
 
+    /// Most bytes of an active message that the peer takes; 0 before that is known.
+    #[inline]
+    pub(super) fn max_message(&self) -> usize {
+        (self.peer_message.load(Relaxed) as usize).saturating_sub(MAX_HEADER)
+    }
+
     /// The number of a work request at `position`.
     fn wr_id(&self, position: u64) -> u64 {
         u64::from(self.id.slot()) << 32 | u64::from(position as u32)
@@ -134,9 +167,16 @@ impl Core {
 
 impl State {
     /// What the peer takes, once that is known.
-    pub(super) fn set_terms(&mut self, peer: Terms) {
+    pub(super) fn set_terms(&mut self, core: &Core, peer: Terms) {
         self.credits.set_peer_window(peer.window);
-        self.peer_message = peer.message as usize;
+        core.peer_message.store(peer.message, Relaxed);
+    }
+
+    /// Whether it may have another buffer: as many as are free besides. So whoever's peer takes nothing leaves some for the others, however many such
+    /// peers there are, and who is alone has half of all.
+    #[inline]
+    pub(super) fn has_share(&self, free: usize) -> bool {
+        (self.held as usize) < free
     }
 
     /// Why nothing can be begun, or what it takes to begin something. A queue pair that failed cannot be posted to (reports 7938, 7071,
@@ -210,7 +250,7 @@ pub(super) struct Ready<'a> {
 pub(super) struct Finish<'a> {
     pub(super) completion: Option<&'a mut Option<Completion>>,
     /// The buffer that it uses, and how many bytes of it the completion is given.
-    pub(super) bounce: Option<(super::pool::Bounce<'a>, u32)>,
+    pub(super) bounce: Option<(Bounce<'a>, u32)>,
 }
 
 impl<'a> Ready<'a> {
@@ -228,8 +268,16 @@ impl<'a> Ready<'a> {
 
     /// A buffer of the transport's.
     #[inline]
-    pub(super) fn bounce(&self) -> Result<super::pool::Bounce<'a>, OpError> {
-        self.shared.pool.take().ok_or(OpError::NoResource)
+    pub(super) fn bounce(&self) -> Result<Bounce<'a>, OpError> {
+        let bounce = self.shared.pool.take().ok_or(OpError::NoResource)?;
+        self.share()?;
+        Ok(bounce)
+    }
+
+    /// Whether it may have the buffer that was just taken.
+    #[inline]
+    pub(super) fn share(&self) -> Result<(), OpError> {
+        if self.state.has_share(self.shared.pool.available() + 1) { Ok(()) } else { Err(OpError::NoResource) }
     }
 
     /// The header of the next message.
@@ -242,8 +290,9 @@ impl<'a> Ready<'a> {
     /// A message with this header was posted.
     #[inline]
     pub(super) fn sent(&mut self, header: Header) {
-        self.state.credits.on_sent();
-        if let Header::Message { grant: Some(total), .. } = header {
+        let Header::Message { asks, grant, .. } = header else { return };
+        self.state.credits.on_sent(asks);
+        if let Some(total) = grant {
             self.state.credits.on_granted(total);
             self.state.grant_owed = false;
         }
@@ -254,10 +303,15 @@ impl<'a> Ready<'a> {
     pub(super) fn post(&mut self, op: SendOp, data: Data<'_>, finish: Finish<'_>) -> Result<(), OpError> {
         let Self { core, shared, state } = self;
         let Finish { completion, bounce } = finish;
+        let len = match data {
+            Data::Inline(_) => 0,
+            Data::Sges(sges) => sges.iter().fold(0_u32, |sum, sge| sum.saturating_add(sge.length)),
+        };
         let asked = completion.as_ref().is_some_and(|completion| completion.is_some());
         let signaled = asked
             || state.ring.unsignaled() + 1 >= core.signal_every
             || bounce.is_some() && shared.pool.is_scarce()
+            || len >= LARGE
             || state.ring.outstanding() + 1 >= core.depth;
         let mut flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         flags.set(SendFlags::FENCE, state.fence);
@@ -265,12 +319,32 @@ impl<'a> Ready<'a> {
         core.qp.post_send(&[wr]).map_err(|failed| failed.error)?;
         state.fence = false;
         let (bounce, fetched) = match bounce {
-            Some((bounce, fetched)) => (Some(bounce.keep()), fetched),
+            Some((bounce, fetched)) => {
+                state.held += 1;
+                (Some(bounce.keep()), fetched)
+            }
             None => (None, 0),
         };
         let completion = completion.and_then(Option::take);
-        state.ring.push(Op { completion, bounce, fetched, signaled, marker: false });
+        state.ring.push(Op { completion, bounce, fetched, len, signaled, marker: false });
+        if !state.watched {
+            shared.watch(core, state);
+        }
         Ok(())
+    }
+
+    /// Sends a message, inline if the device does that.
+    #[inline]
+    pub(super) fn post_bytes(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+        if bytes.len() <= self.shared.attr.put.max_short {
+            return self.post(SendOp::Send, Data::Inline(bytes), Finish::default());
+        }
+        // What this side has to say itself takes what there is.
+        let bounce = self.shared.pool.take().ok_or(OpError::NoResource)?;
+        bounce.write(0, bytes)?;
+        let sges = [bounce.sge(0..bytes.len())?];
+        let finish = Finish { completion: None, bounce: Some((bounce, 0)) };
+        self.post(SendOp::Send, Data::Sges(&sges), finish)
     }
 
     /// Posts a control word, as far as there is room for it.
@@ -280,7 +354,7 @@ impl<'a> Ready<'a> {
         }
         let total = self.state.credits.total();
         let (bytes, len) = Header::Control { what, grant: total }.emit();
-        self.post(SendOp::Send, Data::Inline(&bytes[..len.min(MAX_HEADER)]), Finish::default())?;
+        self.post_bytes(&bytes[..len.min(MAX_HEADER)])?;
         self.state.credits.on_granted(total);
         self.state.grant_owed = false;
         Ok(())
@@ -299,6 +373,9 @@ impl<'a> Ready<'a> {
         core.qp.post_send(&[wr]).map_err(|failed| failed.error)?;
         state.fence = false;
         state.ring.push(Op { completion: completion.take(), signaled: true, ..Op::default() });
+        if !state.watched {
+            self.shared.watch(core, state);
+        }
         Ok(())
     }
 }

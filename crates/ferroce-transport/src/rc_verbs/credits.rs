@@ -18,16 +18,21 @@ pub(super) struct Credits {
     window: u32,
     /// The peer wants a grant with the next message.
     asked: bool,
+    /// How often the peer was asked for a grant at once, and may not have granted yet.
+    wanted: u32,
 }
 
-/// A grant that no honest peer sends.
+/// Grants that are asked for within one window, and some.
+const LEAST_WANTED: u32 = 4;
+
+/// A message or a grant that no honest peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Excess;
 
 impl Credits {
     /// `window` is what this side takes, `peer_window` what the peer does.
     pub(super) const fn new(window: u32, peer_window: u32) -> Self {
-        Self { sent: 0, limit: peer_window, peer_window, taken: 0, granted: window, window, asked: false }
+        Self { sent: 0, limit: peer_window, peer_window, taken: 0, granted: window, window, asked: false, wanted: 0 }
     }
 
     /// What the peer takes is known only now. What came before counts.
@@ -67,10 +72,25 @@ impl Credits {
         self.taken.wrapping_add(self.window)
     }
 
-    /// A message was sent.
+    /// A message was sent, which asked for `asks`.
     #[inline]
-    pub(super) const fn on_sent(&mut self) {
+    pub(super) const fn on_sent(&mut self, asks: u8) {
         self.sent = self.sent.wrapping_add(1);
+        // Those that messages granted are not known from others. More than one window's cannot be open: the next begins with a grant.
+        if asks & HARD != 0 && (self.wanted < self.peer_window || self.wanted < LEAST_WANTED) {
+            self.wanted += 1;
+        }
+    }
+
+    /// A grant came by itself, which takes a receive and no credit; whether one was asked for.
+    pub(super) const fn on_grant_alone(&mut self) -> Result<(), Excess> {
+        match self.wanted.checked_sub(1) {
+            Some(wanted) => {
+                self.wanted = wanted;
+                Ok(())
+            }
+            None => Err(Excess),
+        }
     }
 
     /// The peer was told that it may have sent `total`.
@@ -117,11 +137,12 @@ mod tests {
             if tx.available() == 0 {
                 let total = waiting.pop().expect("a grant was asked for at once");
                 assert_eq!(tx.on_grant(total), Ok(true), "what it says is news");
+                assert_eq!(tx.on_grant_alone(), Ok(()), "it was asked for");
                 waiting.clear();
                 continue;
             }
             let asks = tx.asks();
-            tx.on_sent();
+            tx.on_sent(asks);
             rx.on_message(asks).expect("within what was granted");
             sent += 1;
             if asks & HARD != 0 {
@@ -151,7 +172,7 @@ mod tests {
         stream(64, 10_000, |grant| u32::from(grant % 2 == 0));
         let mut credits = Credits::new(8, 8);
         for _ in 0..8 {
-            credits.on_sent();
+            credits.on_sent(0);
         }
         assert_eq!(credits.on_grant(12), Ok(true));
         assert_eq!(credits.on_grant(12), Ok(false));
@@ -169,6 +190,20 @@ mod tests {
         assert_eq!(credits.on_message(0), Err(Excess), "nine of eight");
         credits.on_granted(credits.total());
         assert_eq!(credits.on_message(0), Ok(()));
+    }
+
+    #[test]
+    fn grants_that_nobody_asked_for_are_refused() {
+        let mut credits = Credits::new(8, 8);
+        assert_eq!(credits.on_grant_alone(), Err(Excess));
+        for _ in 0..100 {
+            credits.on_sent(HARD);
+        }
+        // Most of these came with messages, as far as this side knows.
+        for _ in 0..8 {
+            assert_eq!(credits.on_grant_alone(), Ok(()));
+        }
+        assert_eq!(credits.on_grant_alone(), Err(Excess));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 use super::address::EndpointAddress;
 use super::core::{Core, Finish, Phase, Ready};
+use super::pool::Bounce;
 use super::wire::MAX_HEADER;
 use super::{RcVerbs, Shared};
 use crate::uct::{
-    AM_IDS, AtomicOp, Completion, Endpoint, EndpointId, Failure, FailureHandler, FlushKind, Iov, OpError, Packer,
+    AM_IDS, AtomicOp, Completion, Endpoint, EndpointId, Failure, FailureHandler, FlushKind, Full, Iov, OpError, Packer,
     PendingError, PendingRequest, Posted, Remote,
 };
 use ferroce_verbs::{Data, SendOp, Sge};
@@ -49,8 +50,7 @@ impl RcEndpoint {
 
     /// Most bytes of an active message, which the peer may bound further than [`crate::uct::InterfaceAttr`] does; 0 before it is connected.
     pub fn max_message(&self) -> usize {
-        let state = self.core.lock();
-        state.peer_message.saturating_sub(MAX_HEADER).min(self.shared().attr.am.max_bcopy)
+        self.core.max_message().min(self.shared().attr.am.max_bcopy)
     }
 
     /// Does `begin` with the endpoint if it can be posted to.
@@ -75,9 +75,20 @@ impl RcEndpoint {
         answer
     }
 
+    /// A buffer of the transport's, taken with nothing locked: for what the program packs. Whether this endpoint may have it is still to be asked
+    /// ([`Ready::share`]).
+    #[inline]
+    fn bounce(&self) -> Result<Bounce<'_>, OpError> {
+        match self.shared().pool.take() {
+            Some(bounce) => Ok(bounce),
+            None => self.with(|_| Err(OpError::NoResource)),
+        }
+    }
+
     /// An active message of at most [`MAX_INLINE`] bytes.
     #[inline]
     fn short_message(mut ready: Ready<'_>, am: u8, payload: &[u8]) -> Result<(), OpError> {
+        check_len("a short active message", payload.len(), ready.core.max_message())?;
         ready.room_for_message()?;
         let header = ready.header(am);
         let (bytes, len) = header.emit();
@@ -97,7 +108,7 @@ impl RcEndpoint {
         let len = header.len() + payload.len();
         bytes[..header.len()].copy_from_slice(header);
         bytes[header.len()..len].copy_from_slice(payload);
-        ready.post(SendOp::Send, Data::Inline(&bytes[..len]), Finish::default())
+        ready.post_bytes(&bytes[..len])
     }
 
     /// The pieces of `iov`, after `before`; and how many there are, and how many bytes.
@@ -147,7 +158,7 @@ impl RcEndpoint {
         self.completing(completion, |mut ready, completion| {
             ready.room()?;
             let bounce = ready.bounce()?;
-            let sges = [bounce.sge(len)?];
+            let sges = [bounce.sge(0..len)?];
             let finish = Finish { completion: Some(completion), bounce: Some((bounce, len as u32)) };
             ready.post(op, Data::Sges(&sges), finish)?;
             Ok(Posted::InProgress)
@@ -161,6 +172,10 @@ fn check_am(am: u8) -> Result<(), OpError> {
 
 fn check_len(what: &'static str, len: usize, most: usize) -> Result<(), OpError> {
     if len <= most { Ok(()) } else { Err(OpError::TooLong { what, len, most }) }
+}
+
+fn too_long(what: &'static str, full: Full) -> OpError {
+    OpError::TooLong { what, len: full.len, most: full.most }
 }
 
 impl Endpoint for RcEndpoint {
@@ -177,15 +192,23 @@ impl Endpoint for RcEndpoint {
 
     fn on_failure(&self, told: FailureHandler) {
         let mut state = self.core.lock();
-        if let Phase::Failed(failure) = state.phase {
-            drop(state);
-            told(failure);
-            return;
+        // Of a lent endpoint whose owner has let go of it nobody is told anything.
+        let failed = match state.phase {
+            Phase::Failed(failure) if !state.closed => Some(failure),
+            _ => None,
+        };
+        // Who would have been told before, and was not called yet, is not called any more.
+        let before = state.told.take();
+        let mut now = Some(told);
+        if failed.is_none() && !state.closed {
+            state.told = now.take();
         }
-        let before = state.told.replace(told);
         drop(state);
         // Somebody else's destructor.
         drop(before);
+        if let (Some(told), Some(failure)) = (now, failed) {
+            told(failure);
+        }
     }
 
     fn is_connected(&self, address: &[u8]) -> bool {
@@ -203,21 +226,21 @@ impl Endpoint for RcEndpoint {
 
     fn am_bcopy(&self, am: u8, pack: &mut dyn FnMut(&mut Packer<'_>)) -> Result<usize, OpError> {
         check_am(am)?;
+        let bounce = self.bounce()?;
+        let most = self.max_message();
+        // The header, whose length shows later, goes right before it.
+        let mut packer = Packer::to_region(bounce.mr().region(), bounce.offset() + MAX_HEADER, most);
+        pack(&mut packer);
+        let packed = packer.finish();
         self.with(|mut ready| {
             ready.room_for_message()?;
-            let bounce = ready.bounce()?;
+            ready.share()?;
+            let packed = packed.map_err(|full| too_long("an active message", full))?;
             let header = ready.header(am);
             let (bytes, len) = header.emit();
-            let most = (ready.state.peer_message.saturating_sub(MAX_HEADER)).min(self.shared().attr.am.max_bcopy);
-            bounce.mr().write(bounce.offset(), &bytes[..len])?;
-            let mut packer = Packer::to_region(bounce.mr().region(), bounce.offset() + len, most);
-            pack(&mut packer);
-            let packed = packer.finish().map_err(|full| OpError::TooLong {
-                what: "an active message",
-                len: full.len,
-                most: full.most,
-            })?;
-            let sges = [bounce.sge(len + packed)?];
+            let start = MAX_HEADER - len;
+            bounce.write(start, &bytes[..len])?;
+            let sges = [bounce.sge(start..MAX_HEADER + packed)?];
             let finish = Finish { completion: None, bounce: Some((bounce, 0)) };
             ready.post(SendOp::Send, Data::Sges(&sges), finish)?;
             ready.sent(header);
@@ -239,11 +262,11 @@ impl Endpoint for RcEndpoint {
             let bounce = ready.bounce()?;
             let header = ready.header(am);
             let (bytes, len) = header.emit();
-            bounce.mr().write(bounce.offset(), &bytes[..len])?;
-            bounce.mr().write(bounce.offset() + len, user_header)?;
-            let before = bounce.sge(len + user_header.len())?;
+            bounce.write(0, &bytes[..len])?;
+            bounce.write(len, user_header)?;
+            let before = bounce.sge(0..len + user_header.len())?;
             let (sges, count, total) = self.gather("an active message", Some(before), iov)?;
-            let most = ready.state.peer_message.saturating_sub(MAX_HEADER).min(self.shared().attr.am.max_zcopy);
+            let most = ready.core.max_message().min(self.shared().attr.am.max_zcopy);
             check_len("an active message", total - len, most)?;
             let finish = Finish { completion: Some(completion), bounce: Some((bounce, 0)) };
             ready.post(SendOp::Send, Data::Sges(&sges[..count]), finish)?;
@@ -261,15 +284,16 @@ impl Endpoint for RcEndpoint {
     }
 
     fn put_bcopy(&self, pack: &mut dyn FnMut(&mut Packer<'_>), remote: Remote) -> Result<usize, OpError> {
+        let bounce = self.bounce()?;
+        let most = self.shared().attr.put.max_bcopy;
+        let mut packer = Packer::to_region(bounce.mr().region(), bounce.offset(), most);
+        pack(&mut packer);
+        let packed = packer.finish();
         self.with(|mut ready| {
             ready.room()?;
-            let bounce = ready.bounce()?;
-            let most = self.shared().attr.put.max_bcopy;
-            let mut packer = Packer::to_region(bounce.mr().region(), bounce.offset(), most);
-            pack(&mut packer);
-            let packed =
-                packer.finish().map_err(|full| OpError::TooLong { what: "a put", len: full.len, most: full.most })?;
-            let sges = [bounce.sge(packed)?];
+            ready.share()?;
+            let packed = packed.map_err(|full| too_long("a put", full))?;
+            let sges = [bounce.sge(0..packed)?];
             let finish = Finish { completion: None, bounce: Some((bounce, 0)) };
             ready.post(write(remote), Data::Sges(&sges), finish)?;
             Ok(packed)
@@ -373,7 +397,11 @@ impl Endpoint for RcEndpoint {
             Phase::Canceled => return Err(PendingError::Over(request, None)),
             Phase::Init | Phase::Connecting => {}
             Phase::Ready => {
-                let free = state.has_room(&self.core) && state.credits.available() != 0 && !shared.pool.is_empty();
+                // All that an operation may want; else it would be refused, and the request with it.
+                let free = state.has_room(&self.core)
+                    && state.credits.available() != 0
+                    && state.has_share(shared.pool.available())
+                    && state.flushes.len() < MAX_FLUSHES;
                 if free && state.pending.is_empty() {
                     return Err(PendingError::Busy(request));
                 }

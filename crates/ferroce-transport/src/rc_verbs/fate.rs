@@ -1,7 +1,7 @@
 //! How an endpoint is connected, canceled and closed. The transitions of its queue pair are made with no lock held: on a NIC they take long.
 
 use super::address::EndpointAddress;
-use super::core::Phase;
+use super::core::{Phase, State};
 use super::endpoint::RcEndpoint;
 use super::wire::Control;
 use super::{RcVerbs, clock};
@@ -35,19 +35,19 @@ impl RcEndpoint {
                 return Err(Error::invalid("endpoint", "it is connected already, or over: make another one"));
             }
             state.phase = Phase::Connecting;
-            state.set_terms(peer.terms);
+            state.set_terms(&self.core, peer.terms);
             state.peer = Some((peer.gid, peer.qpn));
         }
         let outcome = self.move_to(peer);
-        // Back in INIT, another address can be tried.
-        let again = outcome.is_err() && self.core.qp.state() != QpState::Err && self.start_over().is_ok();
+        // Still in INIT, another address can be tried. Beyond it cannot: messages may have come, and a reset takes their receives with it.
+        let again = outcome.is_err() && self.core.qp.state() == QpState::Init;
         let mut state = self.core.lock();
         // It may have been canceled meanwhile.
         if state.phase == Phase::Connecting {
             if outcome.is_ok() {
                 state.phase = Phase::Ready;
                 state.life.last_ack = clock::now();
-                self.interface.0.watch(&self.core, clock::now());
+                self.interface.0.watch(&self.core, &mut state);
                 self.interface.0.look_at(!state.pending.is_empty());
             } else {
                 state.phase = if again { Phase::Init } else { Phase::Canceled };
@@ -55,11 +55,6 @@ impl RcEndpoint {
             }
         }
         outcome
-    }
-
-    fn start_over(&self) -> Result<()> {
-        self.core.qp.modify(&QpAttr::to(QpState::Reset))?;
-        self.core.qp.modify(&self.interface.0.init_attr())
     }
 
     fn move_to(&self, peer: &EndpointAddress) -> Result<()> {
@@ -79,6 +74,7 @@ impl RcEndpoint {
         let phase = {
             let mut state = self.core.lock();
             let phase = state.phase;
+            self.say_closed(&mut state);
             if !matches!(phase, Phase::Failed(_)) {
                 state.phase = Phase::Canceled;
             }
@@ -110,6 +106,14 @@ impl RcEndpoint {
         Ok(Posted::InProgress)
     }
 
+    /// Tells the peer, once, that nothing more comes. It leaves before the queue pair stops, unless something holds it up: then the peer finds out
+    /// otherwise (report 8151).
+    fn say_closed(&self, state: &mut State) {
+        if let Ok(mut ready) = state.ready(&self.core, &self.interface.0) {
+            let _ = ready.control(Control::Closed);
+        }
+    }
+
     /// The program lets go of it.
     pub(super) fn close(&self) {
         let shared = &self.interface.0;
@@ -120,10 +124,7 @@ impl RcEndpoint {
         let (told, pending, connection) =
             (state.told.take(), std::mem::take(&mut state.pending), state.connection.take());
         let phase = state.phase;
-        if let Ok(mut ready) = state.ready(&self.core, shared) {
-            // It leaves before the queue pair stops, unless something holds it up: then the peer finds out otherwise (report 8151).
-            let _ = ready.control(Control::Closed);
-        }
+        self.say_closed(&mut state);
         if !matches!(phase, Phase::Failed(_)) {
             state.phase = Phase::Canceled;
         }

@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub(super) table: RwLock<Table>,
     pub(super) cq: Cq,
     pub(super) receives: Receives,
-    pub(super) pool: Pool,
+    pub(super) pool: Arc<Pool>,
     pub(super) pd: Pd,
     addresses: AhCache,
     pub(super) handlers: Handlers,
@@ -92,7 +92,7 @@ impl RcVerbs {
         let max_inline = options.max_inline.min(device.max_inline_data).min(MAX_INLINE as u32);
         let slot_len = (options.max_bcopy as usize + MAX_HEADER).next_multiple_of(64);
         let receives = Receives::new(&pd, options.receive_depth, slot_len)?;
-        let pool = Pool::new(&pd, options.buffers, slot_len)?;
+        let pool = Arc::new(Pool::new(&pd, options.buffers, slot_len)?);
         let max_iov = MAX_IOV.min(device.max_sge as usize - 1);
         let attr = attributes(&options, max_inline as usize, max_iov, port.max_msg_sz as usize);
         let wakeup = Wakeup::new(channel, &[events.fd()])?;
@@ -149,7 +149,7 @@ impl RcVerbs {
         let shared = &*self.0;
         let most = shared.options.max_endpoints;
         let (depth, terms) = (shared.options.send_depth, shared.terms());
-        let make = |id| Arc::new(Core::new(id, qp, depth, terms));
+        let make = |id| Arc::new(Core::new(id, qp, depth, terms, shared.pool.clone()));
         let inserted = shared.table.write().insert(most, make);
         inserted.ok_or(Error::Exhausted { what: "endpoints of this interface", limit: u64::from(most) })
     }
@@ -276,7 +276,7 @@ impl Interface for RcVerbs {
         let sooner = shared.deadlines.next().is_some_and(|next| due.is_none_or(|due| next < due));
         if sooner || self.has_work()? {
             // Others may sleep on what was just taken away.
-            shared.wakeup.wake()?;
+            shared.wakeup.rouse()?;
             return Ok(Arm::Busy);
         }
         Ok(Arm::Armed)
@@ -309,18 +309,23 @@ fn check(options: &RcOptions, max_qp_wr: u32, max_srq_wr: u32) -> Result<()> {
     range("window", options.window, 1, options.receive_depth)?;
     range("max_bcopy", options.max_bcopy, 64, 1 << 20)?;
     range("buffers", options.buffers, 16, 1 << 20)?;
-    range("max_inline", options.max_inline, 64, 1 << 16)?;
+    range("max_inline", options.max_inline, 0, 1 << 16)?;
     range("max_endpoints", options.max_endpoints, 1, 1 << 20)
 }
 
+/// Bytes of a zcopy message's header that fit also where nothing goes inline: buffers have them.
+const LEAST_HEADER: usize = 64 - MAX_HEADER;
+
 fn attributes(options: &RcOptions, max_inline: usize, max_iov: usize, max_msg: usize) -> InterfaceAttr {
     let (bcopy, short) = (options.max_bcopy as usize, max_inline);
+    // A device may send nothing inline, or less than a header: then short operations are copied all the same.
+    let message = short.saturating_sub(MAX_HEADER).min(bcopy);
     let am = OpLimits {
-        max_short: (short - MAX_HEADER).min(bcopy),
+        max_short: message,
         max_bcopy: bcopy,
         max_zcopy: bcopy,
         max_iov,
-        max_header: (short - MAX_HEADER).min(bcopy),
+        max_header: message.max(LEAST_HEADER),
     };
     let put = OpLimits { max_short: short, max_bcopy: bcopy, max_zcopy: max_msg, max_iov, max_header: 0 };
     InterfaceAttr {

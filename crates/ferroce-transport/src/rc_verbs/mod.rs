@@ -21,6 +21,7 @@ mod connect;
 mod core;
 mod counters;
 mod credits;
+mod dispatch;
 mod endpoint;
 mod fate;
 mod handlers;

@@ -18,7 +18,7 @@ pub struct RcOptions {
     pub max_bcopy: u32,
     /// Messages on their way out, and fetched data on its way in, that can be in the transport's own memory, of all endpoints together.
     pub buffers: u32,
-    /// Most bytes that go inline. What the device takes bounds it.
+    /// Most bytes that go inline, up to 64 KiB. What the device takes bounds it. With less, short operations are shorter.
     pub max_inline: u32,
     /// Endpoints that there can be at a time, those included whose operations are still being canceled. The completion queue is as
     /// long as they could fill it: it cannot overrun (reports UCX 7080, 5754).
@@ -28,13 +28,17 @@ pub struct RcOptions {
     pub ack_timeout: u8,
     /// See [`Self::ack_timeout`]. At most 7.
     pub retry_count: u8,
+    /// How long a peer may complete nothing of what is outstanding, though its device answers: a program that takes no messages. Then its endpoint
+    /// fails, after twice this at the latest, with [`Cause::NotReceiving`](crate::uct::Cause::NotReceiving), and what it holds of the transport's buffers is free for others. Operations on
+    /// much memory get a second more for each 8 MiB. `None`: for ever.
+    pub peer_timeout: Option<Duration>,
     /// An endpoint from which nothing was heard for this long asks for a sign of life; `None`: only when told to.
     pub keepalive: Option<Duration>,
 }
 
 impl Default for RcOptions {
     /// Port 1; 128 operations for each endpoint, 1024 receives, a window of 512; 8 KiB, 512 buffers, 256 bytes inline; 1024 endpoints; 67 ms and
-    /// 7 retries; no keepalive.
+    /// 7 retries; half a minute for a peer that takes nothing; no keepalive.
     fn default() -> Self {
         Self {
             address: None,
@@ -48,6 +52,7 @@ impl Default for RcOptions {
             max_endpoints: 1024,
             ack_timeout: 14,
             retry_count: 7,
+            peer_timeout: Some(Duration::from_secs(30)),
             keepalive: None,
         }
     }

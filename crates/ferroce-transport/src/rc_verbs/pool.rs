@@ -2,6 +2,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use ferroce_verbs::{Access, Mr, Pd, Result, Sge};
+use std::ops::Range;
 
 /// Buffers of one size, which all endpoints share. Taking one and giving it back takes no lock.
 #[derive(Debug)]
@@ -34,10 +35,6 @@ impl Pool {
         self.free.pop().map(|slot| Bounce { pool: self, slot })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.free.is_empty()
-    }
-
     /// Fewer than half are left: then those in use must say when they are free.
     pub(super) fn is_scarce(&self) -> bool {
         self.free.len() < self.count / 2
@@ -53,6 +50,7 @@ impl Pool {
         self.mr.read(slot as usize * self.slot_len, out)
     }
 
+    #[inline]
     pub(super) fn available(&self) -> usize {
         self.free.len()
     }
@@ -67,9 +65,14 @@ impl Bounce<'_> {
         &self.pool.mr
     }
 
-    /// Its first `len` bytes.
-    pub(super) fn sge(&self, len: usize) -> Result<Sge> {
-        self.pool.mr.sge(self.offset()..self.offset() + len)
+    /// Writes to it, from `at` on.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.pool.mr.write(self.offset() + at, bytes)
+    }
+
+    /// A part of it.
+    pub(super) fn sge(&self, range: Range<usize>) -> Result<Sge> {
+        self.pool.mr.sge(self.offset() + range.start..self.offset() + range.end)
     }
 
     /// An operation has it from now on: [`Pool::put_back`].

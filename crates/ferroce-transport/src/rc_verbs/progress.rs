@@ -1,22 +1,19 @@
 //! Progress: completions come in, and lead to things that are done with no lock held.
 
 use super::clock::{self, Nanos};
-use super::core::{Core, Phase, State};
+use super::core::{Core, State};
 use super::counters::count;
-use super::endpoint::RcEndpoint;
+use super::dispatch::Left;
 use super::handlers::Snapshot;
 use super::receives::{BATCH, RECEIVE};
 use super::table::Table;
 use super::wire::{Control, HARD, Header};
 use super::{RcVerbs, Shared};
-use crate::uct::{Cause, Completion, EndpointId, Failure, FailureHandler, Message, OpError, OpFailure, PendingStatus};
-use ferroce_verbs::{QpAttr, QpState, Result, WcStatus, WorkCompletion};
+use crate::uct::{Cause, Completion, EndpointId, Failure, FailureHandler, Message, OpFailure};
+use ferroce_verbs::{QpAttr, QpState, Result, WcOpcode, WcStatus, WorkCompletion};
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Requests of one endpoint that are called before others have their turn.
-const TURN: usize = 32;
 
 /// How often progress looks for what no completion tells of. An idle turn counts four times.
 const LOOK_EVERY: u32 = 256;
@@ -27,11 +24,11 @@ pub(super) struct Progress {
     /// Completions, and how many there are that nobody has looked at.
     wcs: [WorkCompletion; BATCH],
     stashed: usize,
-    actions: Vec<Action>,
+    actions: VecDeque<Action>,
     /// What messages and fetched data consist of.
     bytes: Box<[u8]>,
     used: usize,
-    /// Buffers whose message was copied out.
+    /// Buffers whose message was copied out, and that are to be posted again.
     taken: Vec<u32>,
     /// Endpoints whose peer wants a grant at once.
     owed: Vec<EndpointId>,
@@ -42,9 +39,9 @@ pub(super) struct Progress {
     /// How many endpoints had been closed when messages were taken in.
     closes: u64,
     /// Endpoints that wait for resources, while they are looked at.
-    waiting: Vec<EndpointId>,
+    pub(super) waiting: VecDeque<EndpointId>,
     /// Resources became free.
-    freed: bool,
+    pub(super) freed: bool,
     /// Times in a row that nothing had come, or that something had.
     turns: u32,
 }
@@ -53,7 +50,8 @@ pub(super) struct Progress {
 enum Action {
     Message(EndpointId, u8, Range<usize>),
     Complete(Completion, Result<Range<usize>, OpFailure>),
-    Failed(FailureHandler, Failure),
+    /// Whoever is told is taken out of the endpoint when it is called: it may be dropped meanwhile.
+    Failed(EndpointId, Failure),
 }
 
 impl Progress {
@@ -62,7 +60,7 @@ impl Progress {
             handlers: Snapshot::new(),
             wcs: [WorkCompletion::default(); BATCH],
             stashed: 0,
-            actions: Vec::with_capacity(2 * BATCH),
+            actions: VecDeque::with_capacity(2 * BATCH),
             bytes: vec![0; BATCH * slot_len].into(),
             used: 0,
             taken: Vec::with_capacity(BATCH),
@@ -70,7 +68,7 @@ impl Progress {
             drained: Vec::new(),
             failed: Vec::new(),
             closes: 0,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             freed: false,
             turns: 0,
         }
@@ -85,6 +83,12 @@ impl Progress {
             self.turns = 0;
         }
         due
+    }
+
+    /// Whether something is left to be done: of what was taken in before a handler panicked, or receives that the device did not take.
+    fn is_left(&self) -> bool {
+        let Self { actions, owed, drained, failed, taken, .. } = self;
+        !(actions.is_empty() && owed.is_empty() && drained.is_empty() && failed.is_empty() && taken.is_empty())
     }
 
     /// Room for `len` bytes. Each completion brings at most as much as a buffer has, so there is some.
@@ -104,24 +108,29 @@ impl RcVerbs {
         let Some(mut guard) = shared.progress.try_lock() else { return Ok(0) };
         let progress = &mut *guard;
         let woken = shared.wakeup.has_slept();
-        let mut count = std::mem::take(&mut progress.stashed);
-        if count == 0 {
-            count = shared.cq.poll(&mut progress.wcs)?;
+        if progress.stashed == 0 {
+            progress.stashed = shared.cq.poll(&mut progress.wcs)?;
         }
+        let count = progress.stashed;
         let look_around = progress.is_time(woken, count);
         // Whoever polls finds nothing most of the time, and finds that out the sooner the less it costs.
         if count == 0 && !look_around && !shared.look.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        self.work(progress, count, look_around)
+        self.work(progress, look_around)
     }
 
     #[inline(never)]
-    fn work(&self, progress: &mut Progress, count: usize, look_around: bool) -> Result<usize> {
+    fn work(&self, progress: &mut Progress, look_around: bool) -> Result<usize> {
         let shared = &*self.0;
-        let mut outcome = Ok(count);
+        let _left = Left(shared);
+        let mut outcome = Ok(());
+        if progress.is_left() {
+            outcome = self.finish(progress);
+        }
+        let count = std::mem::take(&mut progress.stashed);
         if count != 0 {
-            outcome = self.take_in(progress, count).map(|()| count);
+            outcome = outcome.and(self.take_in(progress, count));
         }
         if look_around {
             self.look_around(progress);
@@ -130,7 +139,7 @@ impl RcVerbs {
             self.dispatch(progress);
         }
         drop(progress.handlers.refresh(&shared.handlers));
-        outcome
+        outcome.map(|()| count)
     }
 
     /// Whether there is something that [`Self::make_progress`] would do now; takes completions, but does nothing with them.
@@ -160,10 +169,12 @@ impl RcVerbs {
                 }
             }
         }
-        if !progress.taken.is_empty() {
-            outcome = outcome.and(shared.receives.post(&progress.taken));
-            progress.taken.clear();
-        }
+        outcome.and(self.finish(progress))
+    }
+
+    /// Does what follows from what was taken in.
+    fn finish(&self, progress: &mut Progress) -> Result<()> {
+        let outcome = self.0.post_receives(&mut progress.taken);
         self.act(progress);
         self.grant(progress);
         self.remove_drained(progress);
@@ -176,7 +187,7 @@ impl RcVerbs {
         self.stop_failed(progress);
         let closes = progress.closes;
         let Progress { actions, bytes, handlers, .. } = progress;
-        for action in actions.drain(..) {
+        while let Some(action) = actions.pop_front() {
             match action {
                 Action::Message(endpoint, am, range) => {
                     drop(handlers.refresh(&shared.handlers));
@@ -190,7 +201,11 @@ impl RcVerbs {
                     }
                 }
                 Action::Complete(completion, outcome) => completion.complete(outcome.map(|range| &bytes[range])),
-                Action::Failed(told, failure) => told(failure),
+                Action::Failed(endpoint, failure) => {
+                    if let Some(told) = shared.take_told(endpoint) {
+                        told(failure);
+                    }
+                }
             }
         }
     }
@@ -230,64 +245,6 @@ impl RcVerbs {
         }
     }
 
-    /// Calls requests that wait, as far as there are resources.
-    fn dispatch(&self, progress: &mut Progress) {
-        let shared = &*self.0;
-        progress.freed = false;
-        shared.look.store(false, Ordering::Relaxed);
-        std::mem::swap(&mut *shared.waiting.lock(), &mut progress.waiting);
-        let mut still = 0;
-        for at in 0..progress.waiting.len() {
-            let id = progress.waiting[at];
-            let core = shared.table.read().get(id).cloned();
-            if core.is_some_and(|core| self.dispatch_one(&core)) {
-                progress.waiting[still] = id;
-                still += 1;
-            }
-        }
-        progress.waiting.truncate(still);
-        // Those that were added meanwhile come after those that were there before.
-        let mut waiting = shared.waiting.lock();
-        std::mem::swap(&mut *waiting, &mut progress.waiting);
-        waiting.append(&mut progress.waiting);
-    }
-
-    /// Calls the requests of one endpoint; whether some still wait.
-    fn dispatch_one(&self, core: &Arc<Core>) -> bool {
-        let shared = &*self.0;
-        // Lent to the requests.
-        let endpoint = RcEndpoint { interface: self.clone(), core: core.clone(), owned: false };
-        for _ in 0..TURN {
-            let mut state = core.lock();
-            if state.grant_owed && !shared.send_grant(core, &mut state) {
-                return true;
-            }
-            let over = state.closed || matches!(state.phase, Phase::Failed(_) | Phase::Canceled);
-            if over || state.pending.is_empty() {
-                state.listed = false;
-                return false;
-            }
-            if state.phase != Phase::Ready || !state.has_room(core) {
-                return true;
-            }
-            let Some(mut request) = state.pending.pop_front() else { return false };
-            drop(state);
-            if request(&endpoint) == PendingStatus::NoResource {
-                let mut state = core.lock();
-                if !state.closed {
-                    state.pending.push_front(request);
-                    return true;
-                }
-                drop(state);
-                drop(request);
-                return false;
-            }
-        }
-        // The others first.
-        shared.look_at(true);
-        true
-    }
-
     /// Signs of life, and what the connection manager has to say.
     fn look_around(&self, progress: &mut Progress) {
         self.connection_events(progress);
@@ -305,31 +262,30 @@ impl RcVerbs {
 }
 
 impl Shared {
+    /// Posts receives again. What the device does not take is kept, and tried again at the next look.
+    fn post_receives(&self, slots: &mut Vec<u32>) -> Result<()> {
+        while !slots.is_empty() {
+            let some = slots.len().min(BATCH);
+            let (posted, outcome) = self.receives.post(&slots[..some]);
+            slots.drain(..posted);
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Whom to tell that an endpoint failed, unless its owner has let go of it.
+    fn take_told(&self, id: EndpointId) -> Option<FailureHandler> {
+        let core = self.table.read().get(id).cloned()?;
+        let mut state = core.lock();
+        if state.closed { None } else { state.told.take() }
+    }
+
     /// Whether handlers may still be called for an endpoint.
     fn is_open(&self, id: EndpointId) -> bool {
         self.table.read().get(id).is_some_and(|core| !core.lock().closed)
     }
 
-    fn send_grant(&self, core: &Core, state: &mut State) -> bool {
-        match state.ready(core, self) {
-            Ok(mut ready) => {
-                let sent = ready.control(Control::Grant).is_ok();
-                if sent {
-                    count(&self.counters.grants_sent);
-                }
-                sent
-            }
-            // As soon as it is connected.
-            Err(OpError::NotConnected(_)) => false,
-            // Nobody is there who would use it.
-            Err(_) => {
-                state.grant_owed = false;
-                true
-            }
-        }
-    }
-
-    fn fail(
+    pub(super) fn fail(
         &self,
         core: &Core,
         state: &mut State,
@@ -341,7 +297,7 @@ impl Shared {
         let Some(failure) = state.fail(cause, now, status) else { return };
         count(&self.counters.failures);
         progress.failed.push(core.id());
-        progress.actions.extend(state.told.take().map(|told| Action::Failed(told, failure)));
+        progress.actions.push_back(Action::Failed(core.id(), failure));
         tracing::debug!(endpoint = %core.id(), %failure, "an endpoint failed");
     }
 
@@ -365,11 +321,18 @@ impl Shared {
             return Ok(());
         }
         state.life.last_receive = now;
+        // A write with immediate takes a receive, too, and writes elsewhere: what the buffer holds is old.
+        if wc.opcode != WcOpcode::Recv {
+            count(&self.counters.malformed);
+            self.fail(core, state, progress, Cause::Protocol, now, None);
+            return Ok(());
+        }
         let len = (wc.byte_len as usize).min(self.receives.slot_len());
         let range = progress.room(len);
         self.receives.read(slot, &mut progress.bytes[range.clone()])?;
         let Some((header, header_len)) = Header::parse(&progress.bytes[range.clone()]) else {
             count(&self.counters.malformed);
+            self.fail(core, state, progress, Cause::Protocol, now, None);
             return Ok(());
         };
         let (am, asks, grant) = match header {
@@ -380,24 +343,26 @@ impl Shared {
                 return Ok(());
             }
         };
-        let mut honest = true;
+        // Control words take receives and no credits: as many as were asked for.
+        let mut honest = am.is_some() || state.credits.on_grant_alone().is_ok();
         if let Some(total) = grant {
             match state.credits.on_grant(total) {
                 Ok(more) => progress.freed |= more,
                 Err(_) => honest = false,
             }
         }
+        honest &= am.is_none() || state.credits.on_message(asks).is_ok();
+        if !honest {
+            count(&self.counters.malformed);
+            self.fail(core, state, progress, Cause::Protocol, now, None);
+            return Ok(());
+        }
         if let Some(am) = am {
-            honest &= state.credits.on_message(asks).is_ok();
             if asks & HARD != 0 && !state.grant_owed {
                 state.grant_owed = true;
                 progress.owed.push(core.id());
             }
-            progress.actions.push(Action::Message(core.id(), am, range.start + header_len..range.end));
-        }
-        if !honest {
-            count(&self.counters.malformed);
-            self.fail(core, state, progress, Cause::Protocol, now, None);
+            progress.actions.push_back(Action::Message(core.id(), am, range.start + header_len..range.end));
         }
         Ok(())
     }
@@ -431,10 +396,11 @@ impl Shared {
                     outcome = outcome.and(self.pool.read(slot, &mut progress.bytes[fetched.clone()]));
                 }
                 self.pool.put_back(slot);
+                state.held -= 1;
             }
             if let Some(completion) = op.completion.take() {
                 let outcome = if succeeded || op.marker { Ok(fetched) } else { Err(RcVerbs::outcome(state.phase)) };
-                progress.actions.push(Action::Complete(completion, outcome));
+                progress.actions.push_back(Action::Complete(completion, outcome));
             }
             if op.marker && state.closed && state.ring.outstanding() == 0 {
                 progress.drained.push(core.id());
@@ -445,7 +411,7 @@ impl Shared {
         {
             let Some((_, completion)) = state.flushes.pop_front() else { break };
             let outcome = if wc.is_ok() { Ok(0..0) } else { Err(RcVerbs::outcome(state.phase)) };
-            progress.actions.push(Action::Complete(completion, outcome));
+            progress.actions.push_back(Action::Complete(completion, outcome));
         }
         progress.freed = true;
         outcome

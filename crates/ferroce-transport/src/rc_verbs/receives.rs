@@ -1,6 +1,6 @@
 //! The shared receive queue: buffers for messages on their way in.
 
-use ferroce_verbs::{Access, Mr, Pd, RecvWr, Result, Sge, Srq, SrqInitAttr};
+use ferroce_verbs::{Access, Mr, Pd, PostError, RecvWr, Result, Sge, Srq, SrqInitAttr};
 
 /// The bit of a work request's number that tells receives from sends.
 pub(super) const RECEIVE: u64 = 1 << 63;
@@ -23,7 +23,7 @@ impl Receives {
         let receives = Self { first: mr.sge(..slot_len)?, srq, mr, slot_len };
         let all: Vec<u32> = (0..count).collect();
         for slots in all.chunks(BATCH) {
-            receives.post(slots)?;
+            receives.post(slots).1?;
         }
         Ok(receives)
     }
@@ -37,12 +37,19 @@ impl Receives {
         self.slot_len
     }
 
-    /// Lets messages come to these buffers, at most [`BATCH`] of them.
-    pub(super) fn post(&self, slots: &[u32]) -> Result<()> {
+    /// Lets messages come to these buffers, at most [`BATCH`] of them; how many of them the device took.
+    pub(super) fn post(&self, slots: &[u32]) -> (usize, Result<()>) {
+        match self.offer(slots) {
+            Ok(()) => (slots.len(), Ok(())),
+            Err(failed) => (failed.index, Err(failed.error)),
+        }
+    }
+
+    fn offer(&self, slots: &[u32]) -> Result<(), PostError> {
         // What comes one at a time is what has to be quick.
         if let &[slot] = slots {
             let wr = RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &[self.sge(slot)] };
-            return self.srq.post_recv(&[wr]).map_err(|failed| failed.error);
+            return self.srq.post_recv(&[wr]);
         }
         let mut sges = [[Sge::default()]; BATCH];
         for (sge, &slot) in sges.iter_mut().zip(slots) {
@@ -51,12 +58,33 @@ impl Receives {
         let wrs: [RecvWr<'_>; BATCH] = std::array::from_fn(|at| {
             RecvWr::new(RECEIVE | slots.get(at).map_or(0, |&slot| u64::from(slot)), &sges[at])
         });
-        self.srq.post_recv(&wrs[..slots.len()]).map_err(|failed| failed.error)
+        self.srq.post_recv(&wrs[..slots.len()])
     }
 
     /// Copies out what came to a buffer.
     #[inline]
     pub(super) fn read(&self, slot: u32, out: &mut [u8]) -> Result<()> {
         self.mr.read(slot as usize * self.slot_len, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_soft::memory::{MemoryConfig, MemoryNetwork};
+    use ferroce_verbs::provider::Device;
+    use std::net::IpAddr;
+
+    /// What the device does not take is known, so that nobody loses it.
+    #[test]
+    fn what_the_device_does_not_take_is_told() {
+        let network = MemoryNetwork::new(MemoryConfig::default());
+        let context = network.host(IpAddr::from([10, 0, 0, 1])).open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let receives = Receives::new(&pd, 16, 64).unwrap();
+        for slots in [&[3][..], &[1, 2]] {
+            let (posted, outcome) = receives.post(slots);
+            assert!(posted == 0 && outcome.is_err(), "it is full: {posted}, {outcome:?}");
+        }
     }
 }

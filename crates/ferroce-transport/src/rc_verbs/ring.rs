@@ -10,6 +10,8 @@ pub(super) struct Op {
     pub(super) bounce: Option<u32>,
     /// Bytes at its start that the completion is given.
     pub(super) fetched: u32,
+    /// Bytes of registered memory that it moves.
+    pub(super) len: u32,
     pub(super) signaled: bool,
     /// Posted after the queue pair went to ERR: that it is flushed is what it is for.
     pub(super) marker: bool,
@@ -26,13 +28,15 @@ pub(super) struct Ring {
     unsignaled: u32,
     /// Those that did.
     signaled: u32,
+    /// Bytes of registered memory that all of them move.
+    bytes: u64,
 }
 
 impl Ring {
     /// Room for `most` at least.
     pub(super) fn new(most: u32) -> Self {
         let ops = (0..most.next_power_of_two()).map(|_| Op::default()).collect();
-        Self { ops, head: 0, tail: 0, unsignaled: 0, signaled: 0 }
+        Self { ops, head: 0, tail: 0, unsignaled: 0, signaled: 0, bytes: 0 }
     }
 
     #[inline]
@@ -50,6 +54,16 @@ impl Ring {
         self.unsignaled
     }
 
+    /// Bytes of registered memory that are on their way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where the oldest is.
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
     /// Where the next one goes.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
@@ -65,6 +79,7 @@ impl Ring {
         } else {
             self.unsignaled += 1;
         }
+        self.bytes += u64::from(op.len);
         let mask = self.ops.len() as u64 - 1;
         self.ops[(self.tail & mask) as usize] = op;
         self.tail += 1;
@@ -87,6 +102,7 @@ impl Ring {
         let at = self.head;
         self.head += 1;
         self.signaled -= u32::from(op.signaled);
+        self.bytes -= u64::from(op.len);
         Some((at, op))
     }
 }

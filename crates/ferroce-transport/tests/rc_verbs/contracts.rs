@@ -59,7 +59,9 @@ fn pending_on_buffers_of_other_endpoints() {
     while one.am_bcopy(AM, &mut |packer| packer.put(&message(sent, 100)).unwrap()).is_ok() {
         sent += 1;
     }
-    assert_eq!(sent, 16);
+    // As many as it leaves for others.
+    assert_eq!(sent, 8);
+    while two.am_bcopy(AM, &mut |packer| packer.put(&message(76, 100)).unwrap()).is_ok() {}
     two.pending_add(Box::new(|endpoint| {
         match endpoint.am_bcopy(AM, &mut |packer| packer.put(&message(77, 100)).unwrap()) {
             Ok(_) => PendingStatus::Done,
@@ -68,7 +70,7 @@ fn pending_on_buffers_of_other_endpoints() {
         }
     }))
     .unwrap();
-    until(&[&a, &b], || numbers(&at_b, &at_two) == [77]);
+    until(&[&a, &b], || numbers(&at_b, &at_two).ends_with(&[77]));
     until(&[&a, &b], || a.flush());
     assert_eq!(a.counters().free_buffers, 16);
 }

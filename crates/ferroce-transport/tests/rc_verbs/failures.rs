@@ -125,35 +125,6 @@ fn report_8151_the_peer_says_that_it_closes() {
     assert_eq!(numbers(&at_a, &to_b), [7], "what came before is delivered");
 }
 
-/// Whatever a peer sends, it harms its own connection at most.
-#[test]
-fn a_hostile_peer() {
-    let ((a, at_a), (c, _)) = (open(RcOptions { window: 8, ..options() }), open(options()));
-    let (to_c, of_c) = pair(&a, &c);
-    // Control words that do not exist, totals that are cut short: counted.
-    let (mild, raw) = raw_pair(&a, 8);
-    for bytes in [&[][..], &[0xe2, 0, 0, 0, 0], &[0x80], &[0x85, 0, 0, 0], &[0xff; 5]] {
-        raw.send(bytes);
-    }
-    raw.send(&[AM, 9]);
-    until(&[&a], || at_a.lock().unwrap().len() == 1);
-    assert_eq!((a.counters().malformed, mild.failure()), (5, None));
-    // More than it was granted, a grant beyond its own window, a message longer than a buffer.
-    let excess: [&dyn Fn(&crate::support::Raw); 3] =
-        [&|raw| (0..9).for_each(|_| raw.send(&[AM])), &|raw| raw.send(&[0xe0, 0, 0, 0, 100]), &|raw| {
-            raw.send(&[AM; 10_000]);
-        }];
-    for (number, act) in excess.into_iter().enumerate() {
-        let (broken, raw) = raw_pair(&a, 8);
-        act(&raw);
-        until(&[&a], || broken.failure().is_some());
-        assert_eq!(broken.failure().unwrap().cause, Cause::Protocol, "{number}");
-    }
-    to_c.am_short(AM, b"fine").unwrap();
-    until(&[&a, &c], || a.flush());
-    assert!(to_c.failure().is_none() && of_c.failure().is_none());
-}
-
 /// Report 6850, with a peer that grants twice and late: nothing stalls, nothing is granted twice.
 #[test]
 fn report_6850_grants_that_come_twice_or_late() {
@@ -166,7 +137,7 @@ fn report_6850_grants_that_come_twice_or_late() {
         }
     };
     let mut sent = 0;
-    for _ in 0..200 {
+    for round in 0..200 {
         send(&mut sent);
         let before = got;
         until(&[&a], || {
@@ -177,8 +148,8 @@ fn report_6850_grants_that_come_twice_or_late() {
             }
             got == sent
         });
-        // An old one, then the right one, twice.
-        for total in [before + 8, got + 8, got + 8] {
+        // Two were asked for: an old one and the right one, or the right one twice.
+        for total in [if round % 2 == 0 { before + 8 } else { got + 8 }, got + 8] {
             raw.send(&[&[0xe0][..], &total.to_be_bytes()].concat());
         }
         a_while(&[&a]);

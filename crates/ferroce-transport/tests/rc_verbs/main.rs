@@ -4,6 +4,8 @@ mod connections;
 mod contracts;
 mod events;
 mod failures;
+mod handlers;
+mod hostile;
 mod operations;
 mod support;
 mod teardown;

@@ -1,10 +1,11 @@
 pub(crate) use crate::waiting::until;
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_transport::rc_verbs::{EndpointAddress, RcEndpoint, RcOptions, RcVerbs};
-use ferroce_transport::uct::{Endpoint as _, EndpointId, Interface as _, OpError};
+use ferroce_transport::uct::{Endpoint as _, EndpointId, Interface as _, OpError, Remote};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
-    Access, AhAttr, Context, Cq, Error, Mr, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendWr, WcOpcode, WorkCompletion,
+    Access, AhAttr, Context, Cq, Error, Mr, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcOpcode,
+    WorkCompletion,
 };
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -164,6 +165,12 @@ impl Raw {
             // Acknowledgements are taken in here.
             self.send_cq.poll(&mut [WorkCompletion::default(); 16]).unwrap();
         }
+    }
+
+    /// Writes eight bytes to the peer's memory, with immediate.
+    pub(crate) fn write_imm(&self, remote: Remote) {
+        let op = SendOp::WriteImm { remote_addr: remote.addr, rkey: remote.rkey, imm: 7 };
+        self.qp.post_send(&[SendWr::new(1, op, &[self.mr.sge(..8).unwrap()])]).unwrap();
     }
 
     /// What came, if something did: its bytes.
