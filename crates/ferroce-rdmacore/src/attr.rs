@@ -60,7 +60,7 @@ pub(crate) fn error_state() -> (ibv_qp_attr, u32) {
 
 /// What a queried queue pair of this type has. Attributes that its type or its state does not have are left out.
 pub(crate) fn from_abi(attr: &ibv_qp_attr, qp_type: QpType) -> QpAttr {
-    let state = convert::state(attr.qp_state);
+    let Some(state) = convert::state(attr.qp_state) else { return QpAttr::default() };
     let mut known = QpAttr { state: Some(state), cur_state: Some(state), ..QpAttr::default() };
     if state == QpState::Reset {
         return known;

@@ -1,16 +1,18 @@
 use crate::channel::RdmaChannel;
 use crate::cq::RdmaCq;
+use crate::drain::Drains;
+use crate::events::Kept;
+use crate::flags::Flags;
 use crate::pd::RdmaPd;
 use crate::port::is_ethernet;
 use crate::registry::Registry;
-use crate::sys::{RawContext, RawEvent};
+use crate::sys::RawContext;
 use crate::watch::Watch;
-use crate::{convert, own};
+use crate::{convert, drain, events, own};
 use ferroce_abi::types::{ibv_device_attr, ibv_port_attr};
 use ferroce_verbs::provider::{CompChannelOps, ContextBase, ContextOps, CqOps, PdOps};
 use ferroce_verbs::{
-    AddressWatcher, AhAttr, AsyncEvent, Cq, DeviceAttr, DeviceInfo, Error, EventType, GidEntry, LinkLayer, PortAttr,
-    Qp, Result, Srq,
+    AddressWatcher, AhAttr, AsyncEvent, DeviceAttr, DeviceInfo, Error, GidEntry, LinkLayer, PortAttr, Result,
 };
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -22,6 +24,9 @@ use std::sync::{Arc, OnceLock, Weak};
 pub(crate) struct RdmaContext {
     pub(crate) raw: Arc<RawContext>,
     pub(crate) registry: Registry,
+    pub(crate) flags: Arc<Flags>,
+    pub(crate) drains: Drains,
+    pub(crate) kept: Kept,
     /// What it can do, as it said when it was opened.
     pub(crate) attr: ibv_device_attr,
     /// The ports as they were when it was opened: for what does not change.
@@ -39,7 +44,11 @@ impl RdmaContext {
         let (attr, fw_ver) = raw.query_device()?;
         let info = DeviceInfo { node_guid: u64::from_be(attr.node_guid), ..info };
         let ports = (1..=attr.phys_port_cnt).map(|port| raw.query_port(port)).collect::<Result<_>>()?;
-        Ok(Arc::new(Self {
+        let flags = Arc::<Flags>::default();
+        let context = Arc::new(Self {
+            kept: Kept::new(raw.async_fd())?,
+            drains: Drains::new(flags.clone()),
+            flags,
             ports,
             watch: Mutex::default(),
             raw: Arc::new(raw),
@@ -50,7 +59,9 @@ impl RdmaContext {
             base: ContextBase::default(),
             max_inline_data: OnceLock::new(),
             next_vector: AtomicU32::new(0),
-        }))
+        });
+        context.drains.events_from(events::of(&context));
+        Ok(context)
     }
 
     fn port(&self, number: u8) -> Option<&ibv_port_attr> {
@@ -88,26 +99,28 @@ impl RdmaContext {
         self.next_vector.fetch_add(1, Ordering::Relaxed) % self.raw.comp_vectors()
     }
 
-    /// The handle that an event is about. An event for something that its owner let go of is of no use to anybody.
-    fn event(&self, raw: RawEvent) -> Option<AsyncEvent> {
-        Some(match raw {
-            RawEvent::Qp(kind, id) => {
-                // In this order: the queue pair must not go away again in here.
-                let kind = convert::event(kind)?;
-                let qp = self.registry.qps.get(&id)?;
-                if matches!(kind, EventType::QpFatal | EventType::QpReqErr | EventType::QpAccessErr) {
-                    qp.failed();
-                }
-                AsyncEvent::Qp(kind, Qp::from_ops(qp))
+    /// Places for markers in each completion queue, beyond those that its owner asks for.
+    pub(crate) fn marker_room(&self) -> u32 {
+        drain::ROOM.min(limit(self.attr.max_cqe) / 2)
+    }
+
+    /// The most entries of a completion queue that can be asked for.
+    pub(crate) fn max_cqe(&self) -> u32 {
+        limit(self.attr.max_cqe) - self.marker_room()
+    }
+
+    /// The most bytes of inline data. Found out at first need; 0, to be tried again, if it cannot be found out at the moment.
+    fn max_inline_data(&self) -> u32 {
+        if let Some(&most) = self.max_inline_data.get() {
+            return most;
+        }
+        match crate::pd::most_inline(&self.raw) {
+            Ok(most) => *self.max_inline_data.get_or_init(|| most),
+            Err(error) => {
+                tracing::debug!(%error, "how much inline data the device takes cannot be found out");
+                0
             }
-            RawEvent::Cq(kind, id) => AsyncEvent::Cq(convert::event(kind)?, Cq::from_ops(self.registry.cqs.get(&id)?)),
-            RawEvent::Srq(kind, id) => {
-                AsyncEvent::Srq(convert::event(kind)?, Srq::from_ops(self.registry.srqs.get(&id)?))
-            }
-            RawEvent::Port(kind, port) => AsyncEvent::Port(convert::event(kind)?, port),
-            RawEvent::Device(kind) => AsyncEvent::Device(convert::event(kind)?),
-            RawEvent::Other => return None,
-        })
+        }
     }
 }
 
@@ -136,7 +149,7 @@ impl ContextOps for RdmaContext {
             max_qp_wr: limit(attr.max_qp_wr),
             max_sge: limit(attr.max_sge),
             max_cq: limit(attr.max_cq),
-            max_cqe: limit(attr.max_cqe),
+            max_cqe: self.max_cqe(),
             max_mr: limit(attr.max_mr),
             max_pd: limit(attr.max_pd),
             max_qp_rd_atom: byte(attr.max_qp_rd_atom),
@@ -144,7 +157,7 @@ impl ContextOps for RdmaContext {
             atomic_cap: convert::atomic_cap(attr.atomic_cap),
             max_srq: limit(attr.max_srq),
             max_srq_wr: limit(attr.max_srq_wr),
-            max_inline_data: *self.max_inline_data.get_or_init(|| crate::pd::most_inline(&self.raw)),
+            max_inline_data: self.max_inline_data(),
             max_mcast_grp: limit(attr.max_mcast_grp),
             max_ah: limit(attr.max_ah),
             phys_port_cnt: attr.phys_port_cnt,
@@ -176,25 +189,31 @@ impl ContextOps for RdmaContext {
     }
 
     fn async_fd(&self) -> BorrowedFd<'_> {
-        self.raw.async_fd()
+        self.kept.fd()
     }
 
     fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
-        loop {
-            match self.raw.next_async_event(|raw| self.event(raw))? {
-                None => return Ok(None),
-                Some(Some(event)) => return Ok(Some(event)),
-                Some(None) => {}
-            }
-        }
+        self.next_event()
     }
 
     fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
+        if let Some(watch) = &*self.watch.lock() {
+            watch.replace(watcher);
+            return Ok(());
+        }
+        // Opens the device, which takes its time.
+        let new = Watch::start(self, watcher.clone())?;
         let mut watch = self.watch.lock();
         match &*watch {
-            Some(watch) => watch.replace(watcher),
-            None => *watch = Some(Watch::start(self, watcher)?),
+            // Somebody else was quicker, and there is one too many: it ends when it is dropped, with no lock held.
+            Some(other) => other.replace(watcher),
+            None => {
+                *watch = Some(new);
+                return Ok(());
+            }
         }
+        drop(watch);
+        drop(new);
         Ok(())
     }
 

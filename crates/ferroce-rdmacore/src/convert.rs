@@ -47,16 +47,18 @@ pub(crate) fn state_number(state: QpState) -> u32 {
     }
 }
 
-pub(crate) fn state(number: u32) -> QpState {
-    match number {
+/// `None` for what is no state.
+pub(crate) fn state(number: u32) -> Option<QpState> {
+    Some(match number {
         value::IBV_QPS_RESET => QpState::Reset,
         value::IBV_QPS_INIT => QpState::Init,
         value::IBV_QPS_RTR => QpState::Rtr,
         value::IBV_QPS_RTS => QpState::Rts,
         value::IBV_QPS_SQD => QpState::Sqd,
         value::IBV_QPS_SQE => QpState::Sqe,
-        _ => QpState::Err,
-    }
+        value::IBV_QPS_ERR => QpState::Err,
+        _ => return None,
+    })
 }
 
 /// `None` for events that the contract does not have: of InfiniBand's subnet management, and of objects that this crate does not make.
@@ -182,8 +184,9 @@ mod tests {
         for state_ in
             [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err]
         {
-            assert_eq!(state(state_number(state_)), state_);
+            assert_eq!(state(state_number(state_)), Some(state_));
         }
+        assert_eq!(state(value::IBV_QPS_UNKNOWN), None);
     }
 
     /// The status's own number is what libibverbs calls it by.

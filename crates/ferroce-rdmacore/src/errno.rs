@@ -9,11 +9,21 @@ use std::io;
 #[error("the device is gone (it was unplugged, reset, or its driver was unloaded): drop its objects and open it again")]
 pub struct DeviceGone;
 
-/// The error behind a number that a verb returned while it was `doing` something.
+impl From<DeviceGone> for Error {
+    fn from(gone: DeviceGone) -> Self {
+        Self::Device(Box::new(gone))
+    }
+}
+
+/// Whether a device that is gone answers with this number. Others do so too: an address that has no network device is `ENODEV`, a
+/// firmware's refusal `EIO`. Whether it is gone has to be asked.
+pub(crate) fn may_be_gone(number: i32) -> bool {
+    matches!(number, libc::EIO | libc::ENODEV | libc::ENXIO)
+}
+
+/// The error behind a number that a verb returned while it was `doing` something, if the device is there.
 pub(crate) fn error(doing: impl Into<Cow<'static, str>>, number: i32) -> Error {
     let advice = match number {
-        // What the kernel answers for objects of a device that it has taken away.
-        libc::EIO | libc::ENODEV | libc::ENXIO => return Error::Device(Box::new(DeviceGone)),
         libc::ENOMEM => {
             " (the device or the kernel has no room for more, or memory would be locked beyond the limit: see ulimit -l)"
         }
@@ -26,21 +36,14 @@ pub(crate) fn error(doing: impl Into<Cow<'static, str>>, number: i32) -> Error {
     Error::os(what, io::Error::from_raw_os_error(number))
 }
 
-/// The error behind what a verb left in `errno`.
-pub(crate) fn last(doing: impl Into<Cow<'static, str>>) -> Error {
-    // A provider that fails without saying why leaves it alone.
-    let number = io::Error::last_os_error().raw_os_error().filter(|&number| number != 0).unwrap_or(libc::EINVAL);
-    error(doing, number)
+/// The number of a verb that returns one: some providers return it with the kernel's sign, or -1 and `errno`.
+pub(crate) fn number(returned: i32) -> i32 {
+    if returned == -1 { last() } else { returned.saturating_abs() }
 }
 
-/// The result of a verb that returns an error number.
-pub(crate) fn check(doing: &'static str, number: i32) -> Result<(), Error> {
-    match number {
-        0 => Ok(()),
-        // Some providers return the number with the kernel's sign, or -1 and `errno`.
-        -1 => Err(last(doing)),
-        number => Err(error(doing, number.abs())),
-    }
+/// What a verb left in `errno`. It was cleared before, as a provider that fails without saying why leaves it alone.
+pub(crate) fn last() -> i32 {
+    io::Error::last_os_error().raw_os_error().filter(|&number| number != 0).unwrap_or(libc::EINVAL)
 }
 
 #[cfg(test)]
@@ -48,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_went_away_is_told_from_a_refusal() {
-        assert!(matches!(check("x", libc::EIO), Err(Error::Device(_))));
-        assert!(check("x", 0).is_ok());
-        let error = check("making a queue pair", -libc::EINVAL).unwrap_err();
+    fn numbers_come_with_any_sign() {
+        assert_eq!(number(libc::EINVAL), libc::EINVAL);
+        assert_eq!(number(-libc::EINVAL), libc::EINVAL);
+        let error = error("making a queue pair", libc::EINVAL);
         assert!(error.to_string().contains("the device refuses these values"), "{error}");
     }
 }

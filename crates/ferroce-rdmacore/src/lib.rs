@@ -18,9 +18,11 @@ mod cq;
 mod device;
 mod drain;
 mod errno;
+mod events;
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod fake;
+mod flags;
 mod mr;
 mod note;
 mod pd;
@@ -36,6 +38,7 @@ mod sys;
 mod tests;
 mod watch;
 
+pub use cq::CqBroken;
 pub use device::{RdmaDevice, devices};
 pub use errno::DeviceGone;
 pub use ferroce_abi::Unavailable;

@@ -68,27 +68,34 @@ impl PdOps for RdmaPd {
     }
 }
 
-/// The most bytes of inline data. The library has no question for it, so queue pairs are made until one can be.
-pub(crate) fn most_inline(context: &Arc<RawContext>) -> u32 {
-    const SIZES: [u32; 10] = [1024, 512, 476, 400, 256, 220, 128, 96, 64, 32];
-    let attempt = || {
-        let pd = Arc::new(RawPd::new(context.clone())?);
-        let cq = Arc::new(RawCq::new(context.clone(), 2, None, 0)?);
-        let made = |max_inline_data| {
-            let cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data };
-            let parts = QpParts {
-                pd: pd.clone(),
-                send_cq: cq.clone(),
-                recv_cq: cq.clone(),
-                srq: None,
-                cap,
-                qp_type: value::IBV_QPT_RC,
-                sq_sig_all: false,
-            };
-            // What it really has may be more, but only for queue pairs of this shape.
-            RawQp::new(parts).is_ok()
+/// The most bytes of inline data. The library has no question for it, so queue pairs are made until one can be. Fails if that says nothing.
+pub(crate) fn most_inline(context: &Arc<RawContext>) -> Result<u32> {
+    const SIZES: [u32; 11] = [1024, 512, 476, 400, 256, 220, 128, 96, 64, 32, 0];
+    let pd = Arc::new(RawPd::new(context.clone())?);
+    let cq = Arc::new(RawCq::new(context.clone(), 2, None, 0)?);
+    let mut refused = Error::Unsupported { what: "a queue pair of RC", by: "the device" };
+    for max_inline_data in SIZES {
+        let cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data };
+        let parts = QpParts {
+            pd: pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap,
+            qp_type: value::IBV_QPT_RC,
+            sq_sig_all: false,
         };
-        Ok::<_, Error>(SIZES.into_iter().find(|&size| made(size)))
-    };
-    attempt().ok().flatten().unwrap_or(0)
+        match RawQp::new(parts) {
+            // What it really has may be more, but only for queue pairs of this shape.
+            Ok(_) => return Ok(max_inline_data),
+            // Too much, or of something else: memory, queue pairs, the device.
+            Err(error) if is_refusal(&error) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Os { source, .. } if source.raw_os_error() == Some(libc::EINVAL))
 }

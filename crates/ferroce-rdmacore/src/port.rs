@@ -48,13 +48,18 @@ impl RdmaContext {
 pub(crate) fn gid_table(raw: &RawContext, ports: u8, port: u8) -> Result<Vec<GidEntry>> {
     let attr = raw.query_port(port)?;
     let active_mtu = convert::mtu(attr.active_mtu).unwrap_or(Mtu::Mtu4096);
-    let per_port = usize::try_from(attr.gid_tbl_len).unwrap_or(0).max(1);
+    // The kernel gives all ports' entries or, if there is not room for all, none.
+    let mut room = 0;
+    for other in 1..=ports {
+        let attr = if other == port { attr } else { raw.query_port(other)? };
+        room += usize::try_from(attr.gid_tbl_len).unwrap_or(0);
+    }
     let wanted = |entry: &ibv_gid_entry| {
         entry.port_num == u32::from(port)
             && entry.gid.raw != [0; 16]
             && (!is_ethernet(&attr) || entry.gid_type == value::IBV_GID_TYPE_ROCE_V2)
     };
-    let entries = raw.gid_table(per_port * usize::from(ports))?;
+    let entries = raw.gid_table(room.max(1))?;
     let mut table: Vec<GidEntry> = entries
         .iter()
         .filter(|entry| wanted(entry))

@@ -1,12 +1,12 @@
 //! Posting lists of work requests: what the contract checks before the device sees them, and what its answers mean.
 
-use crate::errno;
-use crate::sys::RecvList;
+use crate::sys::{RawContext, RecvList};
 use ferroce_verbs::{Error, PostError, RecvWr, Result};
 
 /// A queue that takes receives.
 #[derive(Clone, Copy)]
-pub(crate) struct RecvQueue {
+pub(crate) struct RecvQueue<'a> {
+    pub(crate) context: &'a RawContext,
     pub(crate) name: &'static str,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
@@ -16,7 +16,7 @@ pub(crate) struct RecvQueue {
 #[inline]
 pub(crate) fn receives<'a>(
     wrs: &[RecvWr<'a>],
-    queue: RecvQueue,
+    queue: RecvQueue<'_>,
     post: impl Fn(&mut RecvList<'a>) -> Result<(), (usize, i32)>,
 ) -> Result<(), PostError> {
     let mut list = RecvList::new();
@@ -26,7 +26,7 @@ pub(crate) fn receives<'a>(
         let len = list.len();
         post(list).map_err(|(index, number)| PostError {
             index: *done + index,
-            error: refused(number, queue.name, queue.max_wr),
+            error: refused(queue.context, number, queue.name, queue.max_wr),
         })?;
         *done += len;
         Ok(())
@@ -47,9 +47,9 @@ pub(crate) fn receives<'a>(
 
 /// Why the device did not take a work request.
 #[cold]
-pub(crate) fn refused(number: i32, queue: &'static str, capacity: u32) -> Error {
+pub(crate) fn refused(context: &RawContext, number: i32, queue: &'static str, capacity: u32) -> Error {
     match number {
         libc::ENOMEM => Error::QueueFull { queue, capacity },
-        number => errno::error("posting a work request", number),
+        number => context.error("posting a work request", number),
     }
 }

@@ -1,13 +1,14 @@
 use crate::ah::RdmaAh;
 use crate::cq::RdmaCq;
-use crate::drain::{Drained, Markers};
+use crate::drain::{Drained, Wait};
+use crate::flags::CONNECTED;
 use crate::note::StateNote;
 use crate::pd::RdmaPd;
 use crate::post::{self, RecvQueue};
 use crate::sent_to::SentTo;
 use crate::srq::RdmaSrq;
 use crate::sys::{QpParts, RawQp, SendList};
-use crate::{attr, convert, errno};
+use crate::{DeviceGone, attr, convert};
 use ferroce_abi::types::{ibv_gid, ibv_qp_cap, value};
 use ferroce_verbs::provider::QpOps;
 use ferroce_verbs::{
@@ -33,6 +34,10 @@ pub(crate) struct RdmaQp {
     /// Whether something was posted since it was in RESET.
     posted_sends: AtomicBool,
     posted_receives: AtomicBool,
+    /// Whether it has been able to receive since then.
+    received: AtomicBool,
+    /// Whether it is known that no more receives of a shared queue complete.
+    last_wqe: AtomicBool,
 }
 
 impl RdmaQp {
@@ -58,9 +63,11 @@ impl RdmaQp {
             qp_type: convert::qp_type(attr.qp_type),
             sq_sig_all: attr.sq_sig_all,
         })?;
-        let real = raw.cap();
+        let (real, qp_num) = (raw.cap(), raw.qp_num());
+        let flags = &pd.context.flags;
+        flags.begin(qp_num, if attr.qp_type == QpType::Ud { 0 } else { CONNECTED });
         let qp = Arc::new(Self {
-            qp_num: raw.qp_num(),
+            qp_num,
             qp_type: attr.qp_type,
             cap: QpCap {
                 max_send_wr: real.max_send_wr,
@@ -70,7 +77,7 @@ impl RdmaQp {
                 max_inline_data: real.max_inline_data,
             },
             raw: Arc::new(raw),
-            note: StateNote::new(QpState::Reset),
+            note: StateNote::new(flags.clone(), qp_num),
             pd,
             send_cq,
             recv_cq,
@@ -79,34 +86,64 @@ impl RdmaQp {
             sent_to: Mutex::new(SentTo::new(real.max_send_wr)),
             posted_sends: AtomicBool::new(false),
             posted_receives: AtomicBool::new(false),
+            received: AtomicBool::new(false),
+            last_wqe: AtomicBool::new(false),
         });
         qp.send_cq.serve(qp.qp_type);
         qp.recv_cq.serve(qp.qp_type);
         let registry = &qp.pd.context.registry;
         registry.qps.insert(qp.raw.id(), &qp);
-        registry.numbers.insert(qp.qp_num, &qp);
         Ok(qp)
     }
 
-    pub(crate) fn is_datagram(&self) -> bool {
-        self.qp_type == QpType::Ud
+    /// Whether an event of a completion queue or a shared receive queue concerns it.
+    pub(crate) fn uses(&self, id: usize) -> bool {
+        let srq = self.srq.as_ref().map(|srq| srq.raw.id());
+        self.send_cq.raw.id() == id || self.recv_cq.raw.id() == id || srq == Some(id)
     }
 
-    /// A request of it failed, or an event says that it did.
+    /// An event says that it failed.
     pub(crate) fn failed(&self) {
         self.note.doubt();
     }
 
-    /// Asks the device.
+    /// An event says that it takes no more receives out of its shared queue.
+    pub(crate) fn last_wqe_reached(&self) {
+        self.last_wqe.store(true, Ordering::Relaxed);
+        self.note.doubt();
+    }
+
+    /// Asks the device. If that fails the state is as it was, and as doubtful.
     fn ask(&self) -> QpState {
         let question = self.note.ask();
-        let state = match self.raw.query(value::IBV_QP_STATE) {
-            Ok(attr) => convert::state(attr.qp_state),
-            // The device is gone, and with it all queue pairs.
-            Err(_) => QpState::Err,
-        };
-        self.note.answered(&question, state);
-        state
+        match self.raw.query(value::IBV_QP_STATE) {
+            Ok(attr) => match convert::state(attr.qp_state) {
+                Some(state) => {
+                    self.note.answered(&question, state);
+                    state
+                }
+                None => self.note.noted(),
+            },
+            Err(error) => {
+                tracing::debug!(%error, qpn = self.qp_num, "the state of the queue pair cannot be asked for");
+                if self.is_gone() { QpState::Err } else { self.note.noted() }
+            }
+        }
+    }
+
+    /// With the device all queue pairs are gone.
+    fn is_gone(&self) -> bool {
+        self.pd.context.raw.is_gone()
+    }
+
+    /// Not every device looks at what is posted in the error state before it is put there once more.
+    #[cold]
+    fn flush_again(&self) {
+        let change = self.note.begin();
+        let (values, mask) = attr::error_state();
+        let done = self.raw.modify(values, mask).is_ok();
+        // If that failed the device is gone, and nothing will be flushed.
+        self.note.end(&change, done.then_some(QpState::Err));
     }
 
     fn destination<'a>(&self, wr: &SendWr<'a>) -> Result<Option<&'a RdmaAh>> {
@@ -144,8 +181,10 @@ impl RdmaQp {
     /// Posts what is in the list, which is the beginning of `wrs`.
     #[inline]
     fn flush(&self, list: &mut SendList<'_>, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let stopped =
-            |(index, number)| PostError { index, error: post::refused(number, "send queue", self.cap.max_send_wr) };
+        let stopped = |(index, number)| PostError {
+            index,
+            error: post::refused(&self.pd.context.raw, number, "send queue", self.cap.max_send_wr),
+        };
         if list.len() != 0 {
             mark(&self.posted_sends);
         }
@@ -170,43 +209,20 @@ impl RdmaQp {
     fn drain(&mut self) {
         // A datagram's marker needs an address, and without one none was ever posted.
         let can_send = self.qp_type != QpType::Ud || !self.sent_to.get_mut().is_empty();
-        let sends = Markers { send: *self.posted_sends.get_mut() && can_send, recv: false };
-        let receives = Markers { send: false, recv: *self.posted_receives.get_mut() };
-        if !sends.send && !receives.recv {
+        let sends = if *self.posted_sends.get_mut() && can_send { Wait::Marker } else { Wait::Nothing };
+        let receives = match (self.srq.is_some(), *self.last_wqe.get_mut()) {
+            (false, _) if *self.posted_receives.get_mut() => Wait::Marker,
+            (true, _) if !*self.received.get_mut() => Wait::Nothing,
+            (true, false) => Wait::LastWqe,
+            (true, true) => Wait::Round,
+            _ => Wait::Nothing,
+        };
+        if self.is_gone() || [sends, receives] == [Wait::Nothing; 2] {
             return;
         }
-        let (send_drains, recv_drains) = (&self.send_cq.drains, &self.recv_cq.drains);
-        if !send_drains.reserve(sends) {
-            tracing::debug!(
-                qpn = self.qp_num,
-                "too many queue pairs drain at once: the rest of this one is not reported"
-            );
-            return;
-        }
-        if !recv_drains.reserve(receives) {
-            send_drains.release(sends);
-            tracing::debug!(
-                qpn = self.qp_num,
-                "too many queue pairs drain at once: the rest of this one is not reported"
-            );
-            return;
-        }
-        let drained = Arc::new(Drained::new(self.raw.clone(), self.sent_to.get_mut().clear()));
-        // Kept first: a marker may be polled as soon as it is posted.
-        if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            send_drains.keep(&drained, Markers { send: sends.send, recv: receives.recv });
-        } else {
-            for (drains, markers) in [(send_drains, sends), (recv_drains, receives)] {
-                if markers.any() {
-                    drains.keep(&drained, markers);
-                }
-            }
-        }
-        if drained.stop(Markers { send: sends.send, recv: receives.recv }).is_err() {
-            // The device is gone, and nothing will be flushed.
-            send_drains.forget(self.qp_num);
-            recv_drains.forget(self.qp_num);
-        }
+        let drained = Drained::new(self.raw.clone(), self.sent_to.get_mut().clear());
+        let cqs = [self.send_cq.raw.id(), self.recv_cq.raw.id()];
+        self.pd.context.drains.drain(drained, cqs, [sends, receives]);
     }
 }
 
@@ -224,30 +240,42 @@ impl QpOps for RdmaQp {
     }
 
     fn state(&self) -> QpState {
-        self.note.certain().unwrap_or_else(|| self.ask())
+        if self.is_gone() { QpState::Err } else { self.note.certain().unwrap_or_else(|| self.ask()) }
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let next = check_transition(self.qp_type, self.state(), attr)?;
+        let state = self.state();
+        if self.is_gone() {
+            return Err(DeviceGone.into());
+        }
+        let next = check_transition(self.qp_type, state, attr)?;
         let (values, mask) = attr::to_abi(attr, &self.pd.context)?;
         let change = self.note.begin();
         let result = self.raw.modify(values, mask);
         self.note.end(&change, result.is_ok().then_some(next));
         match result {
             Ok(()) => {
+                if matches!(next, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+                    mark(&self.received);
+                }
                 if next == QpState::Reset {
                     // Nothing is outstanding any more.
                     self.posted_sends.store(false, Ordering::Relaxed);
                     self.posted_receives.store(false, Ordering::Relaxed);
+                    self.received.store(false, Ordering::Relaxed);
+                    self.last_wqe.store(false, Ordering::Relaxed);
                     let gone = self.sent_to.lock().clear();
                     drop(gone);
                 }
                 Ok(())
             }
             Err(number) => {
-                // Was it the state? The queue pair may have failed without anybody having seen it yet.
-                check_transition(self.qp_type, self.ask(), attr)?;
-                errno::check("modifying a queue pair", number)
+                let error = self.pd.context.raw.error("modifying a queue pair", number);
+                if !self.is_gone() {
+                    // Was it the state? The queue pair may have failed without anybody having seen it yet.
+                    check_transition(self.qp_type, self.ask(), attr)?;
+                }
+                Err(error)
             }
         }
     }
@@ -293,13 +321,15 @@ impl QpOps for RdmaQp {
             return Err(PostError { index: 0, error: Error::State { what: "post_recv", state: QpState::Reset } });
         }
         mark(&self.posted_receives);
-        let queue = RecvQueue { name: "receive queue", max_wr: self.cap.max_recv_wr, max_sge: self.cap.max_recv_sge };
+        let queue = RecvQueue {
+            context: &self.pd.context.raw,
+            name: "receive queue",
+            max_wr: self.cap.max_recv_wr,
+            max_sge: self.cap.max_recv_sge,
+        };
         post::receives(wrs, queue, |list| list.post(&self.raw))?;
         if self.note.noted() == QpState::Err {
-            // Not every device looks at what is posted in this state before it is put there once more. If that fails the device is gone,
-            // and nothing will be flushed.
-            let (values, mask) = attr::error_state();
-            let _ = self.raw.modify(values, mask);
+            self.flush_again();
         }
         Ok(())
     }
@@ -348,7 +378,6 @@ impl Drop for RdmaQp {
     fn drop(&mut self) {
         let registry = &self.pd.context.registry;
         registry.qps.remove(&self.raw.id());
-        registry.numbers.remove(&self.qp_num);
         // The kernel does not destroy a member of a group.
         for gid in self.groups.get_mut().drain(..) {
             if let Err(error) = self.raw.detach_mcast(ibv_gid { raw: gid.to_bytes() }) {

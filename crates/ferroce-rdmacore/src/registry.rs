@@ -1,4 +1,4 @@
-//! The handles of a context's objects, for events and failures that name them.
+//! The handles of a context's objects, for events that name them.
 
 use crate::cq::RdmaCq;
 use crate::qp::RdmaQp;
@@ -28,15 +28,24 @@ impl<K: Eq + Hash, T> Objects<K, T> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<Arc<T>> {
-        self.0.lock().get(key).and_then(Weak::upgrade)
+        self.find(key)?.upgrade()
+    }
+
+    /// As [`Self::get`], for whoever must not be the one who lets go of it last.
+    pub(crate) fn find(&self, key: &K) -> Option<Weak<T>> {
+        self.0.lock().get(key).cloned()
+    }
+
+    /// All that are alive. Dropping what is returned may destroy some.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
     }
 }
 
-/// The objects that asynchronous events are about, by their address, and queue pairs by their number too.
+/// The objects that asynchronous events are about, by their address.
 #[derive(Default)]
 pub(crate) struct Registry {
     pub(crate) qps: Objects<usize, RdmaQp>,
-    pub(crate) numbers: Objects<u32, RdmaQp>,
     pub(crate) cqs: Objects<usize, RdmaCq>,
     pub(crate) srqs: Objects<usize, RdmaSrq>,
 }

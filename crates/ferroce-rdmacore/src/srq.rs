@@ -21,7 +21,12 @@ impl Drop for RdmaSrq {
 
 impl SrqOps for RdmaSrq {
     fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let queue = post::RecvQueue { name: "shared receive queue", max_wr: self.max_wr, max_sge: self.max_sge };
+        let queue = post::RecvQueue {
+            context: &self.context.raw,
+            name: "shared receive queue",
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+        };
         post::receives(wrs, queue, |list| list.post_shared(&self.raw))
     }
 

@@ -8,13 +8,18 @@ use objects::*;
 use path::flush;
 
 use crate::context::RdmaContext;
+use crate::drain::Shared;
 use crate::sys::DeviceList;
 use ferroce_abi::types::*;
 use ferroce_abi::{Host, Library};
 use ferroce_verbs::{Context, DeviceInfo};
 use libc::c_int;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// A work request as it was posted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +55,17 @@ struct State {
     next_qpn: u32,
     async_events: VecDeque<(u32, usize)>,
     unacknowledged: usize,
+    /// What verbs return instead of doing anything.
+    failing: BTreeMap<&'static str, c_int>,
+    /// So many completions are polled before one that cannot be read.
+    readable: Option<usize>,
+    /// The other ends of the channels' descriptors.
+    channels: Vec<OwnedFd>,
+    /// What would be done by the threads of contexts.
+    drains: Vec<Weak<Shared>>,
+    during_modify: Option<Box<dyn FnOnce()>>,
+    /// How many calls to the kernel there were.
+    calls: usize,
 }
 
 thread_local! {
@@ -60,13 +76,64 @@ fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(f)
 }
 
+/// A context has queue pairs that drain: the test does what its thread would.
+pub(crate) fn register(drains: &Arc<Shared>) {
+    let drains = Arc::downgrade(drains);
+    with(|state| {
+        if !state.drains.iter().any(|known| known.ptr_eq(&drains)) {
+            state.drains.push(drains);
+        }
+    });
+}
+
+/// Does what the threads of contexts would do by now.
+pub(crate) fn settle() {
+    settle_in(Duration::ZERO);
+}
+
+/// Does what they would have done after this time.
+pub(crate) fn settle_in(time: Duration) {
+    for drains in with(|state| state.drains.clone()) {
+        if let Some(drains) = drains.upgrade() {
+            drains.work(Instant::now() + time);
+        }
+    }
+}
+
+/// A verb fails with this number from now on; 0: it does not.
+pub(crate) fn fail(verb: &'static str, number: c_int) {
+    with(|state| state.failing.insert(verb, number));
+}
+
+/// The next poll that would take more completions than that fails after them.
+pub(crate) fn break_after(count: usize) {
+    with(|state| state.readable = Some(count));
+}
+
+/// How many channels have an open descriptor.
+pub(crate) fn open_channels() -> usize {
+    let is_open = |other: &OwnedFd| {
+        let mut fd = [PollFd::new(other, PollFlags::empty())];
+        poll(&mut fd, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a poll");
+        !fd[0].revents().contains(PollFlags::ERR)
+    };
+    with(|state| state.channels.iter().filter(|other| is_open(other)).count())
+}
+
+/// Calls to the kernel since the last call.
+pub(crate) fn calls() -> usize {
+    with(|state| std::mem::take(&mut state.calls))
+}
+
 /// What was destroyed since the last call, in order.
 pub(crate) fn destroyed() -> Vec<&'static str> {
+    settle();
     with(|state| std::mem::take(&mut state.destroyed))
 }
 
 /// What lives.
 pub(crate) fn live() -> Vec<&'static str> {
+    settle();
     with(|state| state.live.values().map(|(what, _)| *what).collect())
 }
 
@@ -104,6 +171,53 @@ pub(crate) fn fail_qp(qp_num: u32) {
                 flush(state, qp);
             }
         }
+    });
+}
+
+/// Another device takes the place of the one that is gone.
+pub(crate) fn replug() {
+    with(|state| {
+        state.gone = false;
+        state.destroy_result = 0;
+    });
+}
+
+/// What happens while the next queue pair is modified.
+pub(crate) fn during_modify(what: impl FnOnce() + 'static) {
+    with(|state| state.during_modify = Some(Box::new(what)));
+}
+
+/// A request completes with this status.
+pub(crate) fn complete(qp_num: u32, status: u32) {
+    with(|state| {
+        let wc = ibv_wc { qp_num, status, ..ibv_wc::default() };
+        let cq = state.live.iter().find(|(_, (what, _))| *what == "cq").map_or(0, |(&cq, _)| cq);
+        state.completions.entry(cq).or_default().push_back(wc);
+    });
+}
+
+/// How many completions wait.
+pub(crate) fn queued() -> usize {
+    with(|state| state.completions.values().map(VecDeque::len).sum())
+}
+
+/// The device loses the markers that wait to be polled.
+pub(crate) fn lose_markers() {
+    with(|state| {
+        state
+            .completions
+            .values_mut()
+            .for_each(|queue| queue.retain(|wc| !crate::drain::Drains::may_be_marker(wc.wr_id)));
+    });
+}
+
+/// An event of this queue pair that waits.
+pub(crate) fn raise_of(kind: u32, qp_num: u32) {
+    with(|state| {
+        // SAFETY: those that are looked at live.
+        let is_it = |qp: usize| unsafe { (*(qp as *mut ibv_qp)).qp_num } == qp_num;
+        let qp = state.live.iter().find(|&(&qp, (what, _))| *what == "qp" && is_it(qp)).map_or(0, |(&qp, _)| qp);
+        state.async_events.push_back((kind, qp));
     });
 }
 
@@ -199,6 +313,7 @@ fn destroy<T>(object: *mut T) -> c_int {
             assert!(!parents.contains(&(object as usize)), "a {what} is destroyed before a {child} that needs it");
         }
         state.destroyed.push(what);
+        state.calls += 1;
         // SAFETY: `make` made it, and nothing lives that names it.
         drop(unsafe { Box::from_raw(object) });
         0

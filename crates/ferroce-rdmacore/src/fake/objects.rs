@@ -1,10 +1,13 @@
 //! Objects as they are made, asked, changed and destroyed.
 
-use super::path::{flush, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq, result};
+use super::path::{call, flush, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::{destroy, make, with};
 use ferroce_abi::types::*;
 use libc::{c_int, c_uint, c_void, size_t, ssize_t};
+use std::os::fd::IntoRawFd;
 use std::ptr::null_mut;
+
+const GIDS_OF_PORT_2: u32 = 6;
 
 pub(super) unsafe extern "C" fn get_device_list(len: *mut c_int) -> *mut *mut ibv_device {
     // SAFETY: zeroes are a device without names.
@@ -71,15 +74,20 @@ pub(super) unsafe extern "C" fn query_device(_context: *mut ibv_context, attr: *
     attr.node_guid = 0x0102_0304_0506_0708_u64.to_be();
     (attr.max_qp, attr.max_qp_wr, attr.max_sge, attr.max_cq, attr.max_cqe) = (100, 1000, 16, 100, 1000);
     (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge) = (10, 1000, 16);
-    (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom, attr.phys_port_cnt) = (16, 16, 1);
+    (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom, attr.phys_port_cnt) = (16, 16, 2);
     0
 }
 
-pub(super) unsafe extern "C" fn query_port(_context: *mut ibv_context, _port: u8, attr: *mut ibv_port_attr) -> c_int {
+pub(super) unsafe extern "C" fn query_port(_context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    let number = call("query_port");
+    if number != 0 {
+        return number;
+    }
     // SAFETY: the caller gives a place for the attributes.
     let attr = unsafe { &mut *attr };
     (attr.state, attr.max_mtu, attr.active_mtu) = (value::IBV_PORT_ACTIVE, value::IBV_MTU_4096, value::IBV_MTU_1024);
-    (attr.gid_tbl_len, attr.pkey_tbl_len, attr.link_layer) = (4, 1, value::IBV_LINK_LAYER_ETHERNET as u8);
+    let gids = if port == 1 { 2 } else { GIDS_OF_PORT_2 as i32 };
+    (attr.gid_tbl_len, attr.pkey_tbl_len, attr.link_layer) = (gids, 1, value::IBV_LINK_LAYER_ETHERNET as u8);
     0
 }
 
@@ -100,16 +108,17 @@ pub(super) unsafe extern "C" fn query_gid_table(
         gid_type: kind,
         ndev_ifindex: 0,
     };
-    let all = [
-        entry(0, 1, value::IBV_GID_TYPE_ROCE_V1),
-        entry(1, 1, value::IBV_GID_TYPE_ROCE_V2),
-        entry(1, 2, value::IBV_GID_TYPE_ROCE_V2),
-    ];
-    for (index, entry) in all.iter().take(most).enumerate() {
+    let mut all = vec![entry(0, 1, value::IBV_GID_TYPE_ROCE_V1), entry(1, 1, value::IBV_GID_TYPE_ROCE_V2)];
+    all.extend((0..GIDS_OF_PORT_2).map(|index| entry(index, 2, value::IBV_GID_TYPE_ROCE_V2)));
+    // As the kernel does.
+    if most < all.len() {
+        return -(libc::EINVAL as ssize_t);
+    }
+    for (index, entry) in all.iter().enumerate() {
         // SAFETY: there is room for `most`.
         unsafe { *entries.add(index) = *entry };
     }
-    all.len().min(most) as ssize_t
+    all.len() as ssize_t
 }
 
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -142,14 +151,24 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     let channel = make::<ibv_comp_channel>("channel", &[context as usize]);
     // SAFETY: it was just made.
-    unsafe { (*channel).fd = libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let (ours, other) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    // SAFETY: as above.
+    unsafe { (*channel).fd = ours.into_raw_fd() };
+    with(|state| state.channels.push(other));
     channel
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // As the library does, which asks nobody else.
+    if with(|state| state.live.values().any(|(_, parents)| parents.contains(&(channel as usize)))) {
+        return libc::EBUSY;
+    }
     // SAFETY: it lives.
     unsafe { libc::close((*channel).fd) };
-    destroy(channel)
+    let result = with(|state| std::mem::take(&mut state.destroy_result));
+    destroy(channel);
+    with(|state| state.destroy_result = result);
+    0
 }
 
 pub(super) unsafe extern "C" fn create_cq(
@@ -200,6 +219,12 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    let number = call("create_qp");
+    if number != 0 {
+        // SAFETY: the thread's own.
+        unsafe { *libc::__errno_location() = number };
+        return null_mut();
+    }
     // SAFETY: the caller gives the attributes.
     let init = unsafe { &mut *init };
     let qp = make::<ibv_qp>("qp", &[pd as usize, init.send_cq as usize, init.recv_cq as usize, init.srq as usize]);
@@ -217,8 +242,12 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller gives the attributes.
     let attr = unsafe { &*attr };
-    if result() != 0 {
-        return result();
+    if let Some(what) = with(|state| state.during_modify.take()) {
+        what();
+    }
+    let number = call("modify_qp");
+    if number != 0 {
+        return number;
     }
     with(|state| {
         if mask as u32 & value::IBV_QP_STATE == 0 {
@@ -243,12 +272,16 @@ pub(super) unsafe extern "C" fn query_qp(
     let state = with(|state| state.states.get(&(qp as usize)).copied().unwrap_or(0));
     // SAFETY: the caller gives a place for the attributes.
     unsafe { (*attr).qp_state = state };
-    result()
+    call("query_qp")
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: it lives.
+    let qp_num = unsafe { (*qp).qp_num };
     let result = destroy(qp);
     with(|state| {
+        // What was not polled is taken away.
+        state.completions.values_mut().for_each(|queue| queue.retain(|wc| wc.qp_num != qp_num || result != 0));
         state.sends.remove(&(qp as usize));
         state.receives.remove(&(qp as usize));
         state.states.remove(&(qp as usize));
@@ -257,6 +290,12 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    let number = call("create_ah");
+    if number != 0 {
+        // SAFETY: the thread's own.
+        unsafe { *libc::__errno_location() = number };
+        return null_mut();
+    }
     make("ah", &[pd as usize])
 }
 

@@ -13,6 +13,14 @@ pub(super) fn result() -> c_int {
     with(|state| if state.gone { libc::EIO } else { 0 })
 }
 
+/// What a verb returns that calls the kernel.
+pub(super) fn call(verb: &'static str) -> c_int {
+    with(|state| {
+        state.calls += 1;
+        if state.gone { libc::EIO } else { state.failing.get(verb).copied().unwrap_or(0) }
+    })
+}
+
 /// Puts a queue pair into the error state: all that is outstanding is flushed.
 pub(super) fn flush(state: &mut State, qp: usize) {
     state.states.insert(qp, value::IBV_QPS_ERR);
@@ -34,12 +42,19 @@ pub(super) fn flush(state: &mut State, qp: usize) {
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, wc: *mut ibv_wc) -> c_int {
     with(|state| {
         let completions = state.completions.entry(cq as usize).or_default();
-        let count = completions.len().min(most as usize);
+        let mut count = completions.len().min(most as usize);
+        let broken = state.readable.is_some_and(|readable| readable < count);
+        if broken {
+            count = state.readable.take().unwrap_or(0);
+        } else if let Some(readable) = &mut state.readable {
+            *readable -= count;
+        }
         for (index, completion) in completions.drain(..count).enumerate() {
             // SAFETY: there is room for `most`.
             unsafe { *wc.add(index) = completion };
         }
-        count as c_int
+        // As mlx5 does: what it has taken before is taken.
+        if broken { -2 } else { count as c_int }
     })
 }
 

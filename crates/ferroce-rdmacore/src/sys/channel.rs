@@ -3,7 +3,7 @@ use crate::errno;
 use ferroce_abi::types::ibv_comp_channel;
 use ferroce_verbs::Result;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ unsafe impl Sync for RawChannel {}
 impl RawChannel {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
-        let channel = unsafe { (context.library.create_comp_channel)(context.as_ptr()) };
-        let channel = NonNull::new(channel).ok_or_else(|| errno::last("making a completion channel"))?;
+        let make = || unsafe { (context.library.create_comp_channel)(context.as_ptr()) };
+        let channel = super::made(make).map_err(|number| context.error("making a completion channel", number))?;
         let this = Self { context, channel };
         set_nonblocking(this.fd())?;
         Ok(this)
@@ -50,7 +50,7 @@ impl RawChannel {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) | None => Ok(None),
-                Some(number) => Err(errno::error("reading a completion event", number)),
+                Some(number) => Err(self.context.error("reading a completion event", number)),
             };
         }
         let seen = look(cq as usize);
@@ -70,6 +70,15 @@ impl Drop for RawChannel {
     fn drop(&mut self) {
         // SAFETY: completion queues hold their channel, so none uses it any more.
         let number = unsafe { (self.context.library.destroy_comp_channel)(self.as_ptr()) };
-        super::destroyed("a completion channel", number);
+        if number != 0 && errno::number(number) == libc::EBUSY {
+            // A queue that could not be destroyed, as those of a device that is gone cannot, still counts as its user.
+            // SAFETY: the library has left the channel and its descriptor alone, and nobody else has them any more.
+            unsafe {
+                drop(OwnedFd::from_raw_fd((*self.as_ptr()).fd));
+                (*self.as_ptr()).fd = -1;
+            }
+        } else {
+            super::destroyed(&self.context, "a completion channel", number);
+        }
     }
 }

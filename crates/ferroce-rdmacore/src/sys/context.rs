@@ -1,20 +1,24 @@
 use super::list::text;
 use super::set_nonblocking;
+use crate::DeviceGone;
 use crate::errno;
 use ferroce_abi::types::{
     ibv_async_event, ibv_async_event_element, ibv_context, ibv_device_attr, ibv_gid_entry, ibv_port_attr, value,
 };
 use ferroce_abi::{Library, inline};
-use ferroce_verbs::Result;
+use ferroce_verbs::{Error, Result};
+use std::borrow::Cow;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An open device.
 pub(crate) struct RawContext {
     pub(super) library: &'static Library,
     pub(super) context: NonNull<ibv_context>,
+    gone: AtomicBool,
 }
 
 // SAFETY: the library's verbs may be called from any thread with any object.
@@ -36,7 +40,7 @@ pub(crate) enum RawEvent {
 
 impl RawContext {
     pub(super) fn new(library: &'static Library, context: NonNull<ibv_context>) -> Result<Self> {
-        let this = Self { library, context };
+        let this = Self { library, context, gone: AtomicBool::new(false) };
         set_nonblocking(this.async_fd())?;
         Ok(this)
     }
@@ -50,6 +54,39 @@ impl RawContext {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
+    /// Whether the device is known to be gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Asks the kernel whether the device is there; once it is gone, so it stays.
+    pub(crate) fn ask_whether_gone(&self) -> bool {
+        if !self.is_gone() {
+            let mut attr = ibv_port_attr::default();
+            // SAFETY: the context is open.
+            let returned = unsafe { inline::query_port(self.library, self.as_ptr(), 1, &mut attr) };
+            // What the kernel answers to any command for a device that it has taken away.
+            if returned != 0 && errno::number(returned) == libc::EIO {
+                self.gone.store(true, Ordering::Relaxed);
+            }
+        }
+        self.is_gone()
+    }
+
+    /// The error behind a number that a verb returned while it was `doing` something.
+    pub(crate) fn error(&self, doing: impl Into<Cow<'static, str>>, number: i32) -> Error {
+        if errno::may_be_gone(number) && self.ask_whether_gone() {
+            DeviceGone.into()
+        } else {
+            errno::error(doing, number)
+        }
+    }
+
+    /// The result of a verb that returns an error number.
+    pub(crate) fn check(&self, doing: &'static str, returned: i32) -> Result<()> {
+        if returned == 0 { Ok(()) } else { Err(self.error(doing, errno::number(returned))) }
+    }
+
     /// Completion vectors: interrupts that completion queues can be spread over.
     pub(crate) fn comp_vectors(&self) -> u32 {
         // SAFETY: the context is open.
@@ -60,7 +97,7 @@ impl RawContext {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and `attr` is what it writes to.
         let number = unsafe { (self.library.query_device)(self.as_ptr(), attr.as_mut_ptr()) };
-        errno::check("querying the device", number)?;
+        self.check("querying the device", number)?;
         // SAFETY: zeroes are a value of it, and the library has written over them.
         let attr = unsafe { attr.assume_init() };
         let fw_ver = text(&attr.fw_ver);
@@ -71,7 +108,7 @@ impl RawContext {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open.
         let number = unsafe { inline::query_port(self.library, self.as_ptr(), port, &mut attr) };
-        errno::check("querying the port", number)?;
+        self.check("querying the port", number)?;
         Ok(attr)
     }
 
@@ -93,8 +130,7 @@ impl RawContext {
                 entries.truncate(count);
                 Ok(entries)
             }
-            Err(_) if count == -1 => Err(errno::last("reading the GID table")),
-            Err(_) => Err(errno::error("reading the GID table", count.unsigned_abs() as i32)),
+            Err(_) => Err(self.error("reading the GID table", errno::number(count as i32))),
         }
     }
 
@@ -108,7 +144,7 @@ impl RawContext {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-                Some(number) => Err(errno::error("reading an asynchronous event", number)),
+                Some(number) => Err(self.error("reading an asynchronous event", number)),
                 None => Ok(None),
             };
         }
@@ -153,6 +189,9 @@ impl Drop for RawContext {
     fn drop(&mut self) {
         // SAFETY: all that was made from the context holds it, so there is nothing left.
         let number = unsafe { (self.library.close_device)(self.as_ptr()) };
-        super::destroyed("a context", number);
+        // It always closes, and there is nothing left to ask.
+        if number != 0 {
+            tracing::error!(error = %errno::error("closing a context", errno::number(number)), "its objects were left to the kernel");
+        }
     }
 }

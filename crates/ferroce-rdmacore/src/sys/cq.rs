@@ -1,5 +1,4 @@
 use super::{RawChannel, RawContext};
-use crate::errno;
 use ferroce_abi::inline;
 use ferroce_abi::types::{ibv_cq, ibv_wc};
 use ferroce_verbs::{Error, Result};
@@ -9,6 +8,13 @@ use std::sync::Arc;
 
 /// Completions that are taken from the device at a time.
 pub(crate) const BATCH: usize = 16;
+
+/// No status of a completion.
+const UNTOUCHED: u32 = u32::MAX;
+
+/// What a provider returned for a poll that failed. It is no error number: -2 is the usual one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PollFailed(pub(crate) i32);
 
 /// A completion queue.
 pub(crate) struct RawCq {
@@ -35,8 +41,8 @@ impl RawCq {
         let entries = i32::try_from(entries).map_err(|_| Error::invalid("cqe", "it is more than 2^31-1"))?;
         let on = channel.as_ref().map_or(null_mut(), |channel| channel.as_ptr());
         // SAFETY: context and channel belong together and are alive, and are held.
-        let cq = unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
-        let cq = NonNull::new(cq).ok_or_else(|| errno::last("making a completion queue"))?;
+        let make = || unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
+        let cq = super::made(make).map_err(|number| context.error("making a completion queue", number))?;
         Ok(Self { context, _channel: channel, cq })
     }
 
@@ -59,31 +65,39 @@ impl RawCq {
         u32::try_from(unsafe { (*self.as_ptr()).cqe }).unwrap_or(0)
     }
 
-    /// Takes up to `most` completions, [`BATCH`] at most, and shows each to `take`; says how many there were.
+    /// Takes up to `most` completions, [`BATCH`] at most, and shows each to `take`; says how many there were, and whether it then failed.
     #[inline]
-    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(&ibv_wc)) -> Result<usize> {
+    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(&ibv_wc)) -> (usize, Option<PollFailed>) {
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
         // A device writes only what means something, and all of it is looked at.
         for place in &mut batch[..most] {
-            place.write(ibv_wc::default());
+            place.write(ibv_wc { status: UNTOUCHED, ..ibv_wc::default() });
         }
         // SAFETY: the queue is alive, and `batch` has room for `most`.
         let got = unsafe { inline::poll_cq(self.as_ptr(), most as i32, batch.as_mut_ptr().cast()) };
-        let Ok(got) = usize::try_from(got) else {
-            return Err(errno::error("polling a completion queue", if got == -1 { libc::EIO } else { -got }));
+        let (got, failed) = match usize::try_from(got) {
+            Ok(got) => (got.min(most), None),
+            // Those before the one that failed are taken all the same, and only what was written tells how many.
+            Err(_) => (most, Some(PollFailed(got))),
         };
-        for wc in &batch[..got.min(most)] {
+        let mut taken = 0;
+        for wc in &batch[..got] {
             // SAFETY: the first `most` have a value, and the library has written over some of them.
-            take(unsafe { wc.assume_init_ref() });
+            let wc = unsafe { wc.assume_init_ref() };
+            if failed.is_some() && wc.status == UNTOUCHED {
+                break;
+            }
+            take(wc);
+            taken += 1;
         }
-        Ok(got)
+        (taken, failed)
     }
 
     pub(crate) fn req_notify(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the queue is alive.
         let number = unsafe { inline::req_notify_cq(self.as_ptr(), solicited_only) };
-        errno::check("arming a completion queue", number)
+        self.context.check("arming a completion queue", number)
     }
 }
 
@@ -92,6 +106,6 @@ impl Drop for RawCq {
         // SAFETY: queue pairs hold their completion queues, so none uses it any more. It waits until events that were read are
         // acknowledged, which whoever reads one does at once.
         let number = unsafe { (self.context.library.destroy_cq)(self.as_ptr()) };
-        super::destroyed("a completion queue", number);
+        super::destroyed(&self.context, "a completion queue", number);
     }
 }

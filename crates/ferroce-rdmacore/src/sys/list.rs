@@ -84,7 +84,7 @@ impl RawContext {
     pub(crate) fn open_again(&self, name: &str) -> Result<Self> {
         let host = Host::default();
         let list = DeviceList::get(self.library, &host).map_err(|why| Error::Device(Box::new(why)))?;
-        list.open(name, &host).unwrap_or_else(|| Err(Error::Device(Box::new(crate::DeviceGone))))
+        list.open(name, &host).unwrap_or_else(|| Err(crate::DeviceGone.into()))
     }
 }
 

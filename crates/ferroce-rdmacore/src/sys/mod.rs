@@ -18,7 +18,7 @@ mod srq;
 
 pub(crate) use channel::RawChannel;
 pub(crate) use context::{RawContext, RawEvent};
-pub(crate) use cq::{BATCH as CQ_BATCH, RawCq};
+pub(crate) use cq::{BATCH as CQ_BATCH, PollFailed, RawCq};
 pub(crate) use list::{DeviceList, Listed};
 pub(crate) use mr::RawMr;
 pub(crate) use pd::{RawAh, RawPd};
@@ -26,16 +26,24 @@ pub(crate) use post::{BATCH as POST_BATCH, RecvList, SendList, Stopped};
 pub(crate) use qp::{QpParts, RawQp};
 pub(crate) use srq::RawSrq;
 
+use crate::errno;
 use ferroce_verbs::Error;
+use std::ptr::NonNull;
+
+/// What a verb returns that makes something: an object, or null and `errno`.
+fn made<T>(verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, i32> {
+    // SAFETY: `errno` is the thread's own.
+    unsafe { *libc::__errno_location() = 0 };
+    NonNull::new(verb()).ok_or_else(errno::last)
+}
 
 /// The result of destroying something: nobody is there to hear of it.
-fn destroyed(what: &'static str, number: i32) -> bool {
+fn destroyed(context: &RawContext, what: &'static str, number: i32) -> bool {
     if number == 0 {
         return true;
     }
-    let error = crate::errno::error(format!("destroying {what}"), number.abs());
-    match error {
-        // With the device the kernel's object went, and all that is left is a little memory of the library's.
+    match context.error(format!("destroying {what}"), errno::number(number)) {
+        // With the device the kernel's object goes, and all that is left is a little memory of the library's.
         Error::Device(_) => tracing::debug!(what, "not destroyed: the device is gone"),
         error => tracing::error!(%error, "the device may still use it"),
     }

@@ -1,5 +1,4 @@
 use super::RawPd;
-use crate::errno;
 use ferroce_abi::types::ibv_mr;
 use ferroce_verbs::{Error, Region, Result};
 use std::ptr::NonNull;
@@ -22,13 +21,11 @@ impl RawMr {
         let start = region.as_mut_ptr(0, region.len())?;
         // SAFETY: the domain is alive. The memory is allocated as long as `region` is, which is held until the device has let go of it;
         // the device reads and writes it as `Region` allows anybody to.
-        let mr = unsafe { (pd.library().reg_mr)(pd.as_ptr(), start.cast(), region.len(), access as i32) };
-        let mr = NonNull::new(mr).ok_or_else(|| match errno::last(format!("registering {} bytes", region.len())) {
-            // `EFAULT` of a region that is borrowed: it is not mapped, or not writable.
-            Error::Os { source, .. } if source.raw_os_error() == Some(libc::EFAULT) => {
-                Error::invalid("region", "its memory is not all mapped, or not writable")
-            }
-            error => error,
+        let make = || unsafe { (pd.library().reg_mr)(pd.as_ptr(), start.cast(), region.len(), access as i32) };
+        let mr = super::made(make).map_err(|number| match number {
+            // Of a region that is borrowed.
+            libc::EFAULT => Error::invalid("region", "its memory is not all mapped, or not writable"),
+            number => pd.context().error(format!("registering {} bytes", region.len()), number),
         })?;
         Ok(Self { pd, mr, region })
     }
@@ -53,7 +50,7 @@ impl Drop for RawMr {
         // SAFETY: it is registered, and is deregistered once. When this returns the device does not touch the memory any more, whatever
         // work requests still name the key.
         let number = unsafe { (self.pd.library().dereg_mr)(self.mr.as_ptr()) };
-        if !super::destroyed("a memory region", number) {
+        if !super::destroyed(self.pd.context(), "a memory region", number) {
             // The device may still have it: better lost than overwritten.
             std::mem::forget(self.region.clone());
         }

@@ -1,5 +1,4 @@
 use super::RawContext;
-use crate::errno;
 use ferroce_abi::Library;
 use ferroce_abi::types::{ibv_ah, ibv_ah_attr, ibv_pd};
 use ferroce_verbs::{Error, Result};
@@ -20,8 +19,8 @@ unsafe impl Sync for RawPd {}
 impl RawPd {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
-        let pd = unsafe { (context.library.alloc_pd)(context.as_ptr()) };
-        let pd = NonNull::new(pd).ok_or_else(|| errno::last("making a protection domain"))?;
+        let make = || unsafe { (context.library.alloc_pd)(context.as_ptr()) };
+        let pd = super::made(make).map_err(|number| context.error("making a protection domain", number))?;
         Ok(Self { context, pd })
     }
 
@@ -42,7 +41,7 @@ impl Drop for RawPd {
     fn drop(&mut self) {
         // SAFETY: all that was made in the domain holds it, so there is nothing left.
         let number = unsafe { (self.context.library.dealloc_pd)(self.as_ptr()) };
-        super::destroyed("a protection domain", number);
+        super::destroyed(&self.context, "a protection domain", number);
     }
 }
 
@@ -61,8 +60,8 @@ impl RawAh {
     /// May block while the neighbour is asked for its address.
     pub(crate) fn new(pd: Arc<RawPd>, mut attr: ibv_ah_attr) -> Result<Self> {
         // SAFETY: the domain is alive, and `attr` is only read.
-        let ah = unsafe { (pd.library().create_ah)(pd.as_ptr(), &mut attr) };
-        let ah = NonNull::new(ah).ok_or_else(|| errno::last("making an address handle"))?;
+        let make = || unsafe { (pd.library().create_ah)(pd.as_ptr(), &mut attr) };
+        let ah = super::made(make).map_err(|number| pd.context.error("making an address handle", number))?;
         Ok(Self { pd, ah: Some(ah) })
     }
 
@@ -78,7 +77,8 @@ impl RawAh {
     pub(crate) fn destroy(&mut self) -> Result<(), Error> {
         let Some(ah) = self.ah.take() else { return Ok(()) };
         // SAFETY: work requests hold the address handles that they name, so none uses it; it is destroyed once.
-        errno::check("destroying an address handle", unsafe { (self.pd.library().destroy_ah)(ah.as_ptr()) })
+        let number = unsafe { (self.pd.library().destroy_ah)(ah.as_ptr()) };
+        self.pd.context.check("destroying an address handle", number)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Lists of work requests in C's form, on the stack.
 
 use super::{RawAh, RawQp, RawSrq};
+use crate::errno;
 use ferroce_abi::inline;
 use ferroce_abi::types::{
     ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wr_atomic, ibv_wr_extra, ibv_wr_rdma, ibv_wr_tso, ibv_wr_ud, ibv_wr_wr,
@@ -210,10 +211,6 @@ fn stopped(number: i32, first: usize, bad: usize, size: usize, len: usize) -> Re
         return Ok(());
     }
     let index = bad.checked_sub(first).map_or(0, |bytes| bytes / size);
-    let number = if number == -1 { last_number() } else { number.abs() };
+    let number = errno::number(number);
     Err((if index < len { index } else { 0 }, number))
-}
-
-fn last_number() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
 }

@@ -1,4 +1,4 @@
-use super::{RawCq, RawPd, RawSrq};
+use super::{RawContext, RawCq, RawPd, RawSrq};
 use crate::errno;
 use ferroce_abi::types::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use ferroce_verbs::{Error, Result};
@@ -50,8 +50,8 @@ impl RawQp {
             sq_sig_all: i32::from(sq_sig_all),
         };
         // SAFETY: the domain and the queues belong to one context and are alive, and are held; `init` is read and written by the call only.
-        let qp = unsafe { (pd.library().create_qp)(pd.as_ptr(), &mut init) };
-        let qp = NonNull::new(qp).ok_or_else(|| errno::last("making a queue pair"))?;
+        let make = || unsafe { (pd.library().create_qp)(pd.as_ptr(), &mut init) };
+        let qp = super::made(make).map_err(|number| pd.context().error("making a queue pair", number))?;
         // The library has put in what it really has.
         Ok(Self { pd, _send_cq: send_cq, _recv_cq: recv_cq, _srq: srq, qp, cap: init.cap })
     }
@@ -63,6 +63,10 @@ impl RawQp {
     /// What events name it by.
     pub(crate) fn id(&self) -> usize {
         self.as_ptr() as usize
+    }
+
+    pub(crate) fn context(&self) -> &RawContext {
+        self.pd.context()
     }
 
     pub(crate) fn qp_num(&self) -> u32 {
@@ -78,7 +82,7 @@ impl RawQp {
     pub(crate) fn modify(&self, mut attr: ibv_qp_attr, mask: u32) -> Result<(), i32> {
         // SAFETY: the queue pair is alive, and `attr` is only read.
         let number = unsafe { (self.pd.library().modify_qp)(self.as_ptr(), &mut attr, mask as i32) };
-        if number == 0 { Ok(()) } else { Err(number) }
+        if number == 0 { Ok(()) } else { Err(errno::number(number)) }
     }
 
     pub(crate) fn query(&self, mask: u32) -> Result<ibv_qp_attr> {
@@ -94,20 +98,20 @@ impl RawQp {
         };
         // SAFETY: the queue pair is alive; the other two are what it writes to.
         let number = unsafe { (self.pd.library().query_qp)(self.as_ptr(), &mut attr, mask as i32, &mut init) };
-        errno::check("querying a queue pair", number)?;
+        self.pd.context().check("querying a queue pair", number)?;
         Ok(attr)
     }
 
     pub(crate) fn attach_mcast(&self, gid: ibv_gid) -> Result<()> {
         // SAFETY: the queue pair is alive, and `gid` is only read.
         let number = unsafe { (self.pd.library().attach_mcast)(self.as_ptr(), &gid, 0) };
-        errno::check("joining a multicast group", number)
+        self.pd.context().check("joining a multicast group", number)
     }
 
     pub(crate) fn detach_mcast(&self, gid: ibv_gid) -> Result<()> {
         // SAFETY: as above.
         let number = unsafe { (self.pd.library().detach_mcast)(self.as_ptr(), &gid, 0) };
-        errno::check("leaving a multicast group", number)
+        self.pd.context().check("leaving a multicast group", number)
     }
 }
 
@@ -116,6 +120,6 @@ impl Drop for RawQp {
         // SAFETY: it is alive, and is destroyed once. It waits until events that were read are acknowledged, which whoever reads one does
         // at once.
         let number = unsafe { (self.pd.library().destroy_qp)(self.as_ptr()) };
-        super::destroyed("a queue pair", number);
+        super::destroyed(self.pd.context(), "a queue pair", number);
     }
 }

@@ -1,5 +1,4 @@
 use super::RawPd;
-use crate::errno;
 use ferroce_abi::types::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr, value};
 use ferroce_verbs::Result;
 use std::ptr::{NonNull, null_mut};
@@ -21,8 +20,8 @@ impl RawSrq {
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
         // SAFETY: the domain is alive, and `init` is read and written by the call only.
-        let srq = unsafe { (pd.library().create_srq)(pd.as_ptr(), &mut init) };
-        let srq = NonNull::new(srq).ok_or_else(|| errno::last("making a shared receive queue"))?;
+        let make = || unsafe { (pd.library().create_srq)(pd.as_ptr(), &mut init) };
+        let srq = super::made(make).map_err(|number| pd.context().error("making a shared receive queue", number))?;
         Ok(Self { pd, srq })
     }
 
@@ -43,14 +42,14 @@ impl RawSrq {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
         // SAFETY: the queue is alive, and `attr` is only read.
         let number = unsafe { (self.pd.library().modify_srq)(self.as_ptr(), &mut attr, value::IBV_SRQ_LIMIT as i32) };
-        errno::check("setting the limit of a shared receive queue", number)
+        self.pd.context().check("setting the limit of a shared receive queue", number)
     }
 
     pub(crate) fn query(&self) -> Result<ibv_srq_attr> {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
         // SAFETY: the queue is alive, and `attr` is what it writes to.
         let number = unsafe { (self.pd.library().query_srq)(self.as_ptr(), &mut attr) };
-        errno::check("querying a shared receive queue", number)?;
+        self.pd.context().check("querying a shared receive queue", number)?;
         Ok(attr)
     }
 }
@@ -60,6 +59,6 @@ impl Drop for RawSrq {
         // SAFETY: queue pairs hold their shared receive queue, so none uses it any more. It waits until events that were read are
         // acknowledged, which whoever reads one does at once.
         let number = unsafe { (self.pd.library().destroy_srq)(self.as_ptr()) };
-        super::destroyed("a shared receive queue", number);
+        super::destroyed(self.pd.context(), "a shared receive queue", number);
     }
 }

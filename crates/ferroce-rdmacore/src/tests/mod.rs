@@ -1,5 +1,8 @@
 //! The contract's rules on a library without a device.
 
+mod drain;
+mod gone;
+
 use crate::fake::{self, Posted};
 use ferroce_abi::types::value;
 use ferroce_verbs::{
@@ -153,54 +156,6 @@ fn a_full_queue_is_told_with_the_index_of_the_first_that_did_not_fit() {
     fake::set_room(usize::MAX);
 }
 
-/// The contract: a queue pair that is dropped flushes. The library would take the completions away.
-#[test]
-fn a_dropped_queue_pair_flushes_before_it_is_destroyed() {
-    for full in [false, true] {
-        let Bench { context, pd, cq, qp } = bench(QpType::Rc);
-        for wr_id in 0..10 {
-            qp.post_send(&[SendWr::send(wr_id, &[])]).unwrap();
-            qp.post_recv(&[RecvWr::new(100 + wr_id, &[])]).unwrap();
-        }
-        if full {
-            fake::set_room(10);
-        }
-        drop(qp);
-        assert!(fake::live().contains(&"qp"), "destroyed with what it had outstanding");
-        let mut seen = polled(&cq);
-        seen.sort_unstable_by_key(|&(wr_id, _)| wr_id);
-        assert!(seen.iter().map(|&(wr_id, _)| wr_id).eq((0..10).chain(100..110)), "{seen:?}");
-        assert!(seen.iter().all(|&(_, status)| status == WcStatus::WrFlushErr));
-        assert!(polled(&cq).is_empty());
-        assert!(!fake::live().contains(&"qp"), "it is kept for ever");
-        fake::set_room(usize::MAX);
-        drop((context, pd, cq));
-        assert!(fake::live().is_empty());
-        fake::destroyed();
-    }
-}
-
-#[test]
-fn a_queue_pair_that_nobody_will_poll_for_is_destroyed_at_once() {
-    let Bench { context, pd, cq, qp } = bench(QpType::Rc);
-    let other = context.create_cq(8, None).unwrap();
-    let split = pd
-        .create_qp(&QpInitAttr { send_cq: cq.clone(), recv_cq: other.clone(), ..QpInitAttr::new(QpType::Rc, &cq) })
-        .unwrap();
-    split.modify(&QpAttr::init(Access::empty())).unwrap();
-    split.post_recv(&[RecvWr::new(1, &[])]).unwrap();
-    qp.post_send(&[SendWr::send(2, &[])]).unwrap();
-    drop(cq);
-    drop(qp);
-    assert_eq!(fake::live().iter().filter(|what| **what == "qp").count(), 2, "`split` holds the queue too");
-    drop(split);
-    // Its receive is all that is left to be seen.
-    assert_eq!(polled(&other), [(1, WcStatus::WrFlushErr)]);
-    assert!(!fake::live().contains(&"qp"));
-    drop((context, pd, other));
-    assert!(fake::live().is_empty());
-}
-
 /// A send holds its address, also when the program does not.
 #[test]
 fn datagrams_hold_their_address() {
@@ -274,7 +229,9 @@ fn addresses_of_rocev1_and_of_other_ports_are_left_out() {
     assert_eq!(table.len(), 1);
     assert_eq!((table[0].index, table[0].mtu), (1, Mtu::Mtu1024));
     assert!(!table[0].gid.is_zero() && table[0].gid != Gid::default());
-    assert!(matches!(context.gid_table(2), Err(Error::NotFound { .. })));
+    // Ports have tables of different lengths.
+    assert_eq!(context.gid_table(2).unwrap().len(), 6);
+    assert!(matches!(context.gid_table(3), Err(Error::NotFound { .. })));
     let attr = context.query_device().unwrap();
     assert_eq!((attr.fw_ver.as_str(), attr.node_guid, attr.max_inline_data), ("1.2.3", 0x0102_0304_0506_0708, 1024));
 }
@@ -293,21 +250,4 @@ fn only_datagrams_have_a_grh() {
     let datagrams = pd.create_qp(&QpInitAttr::new(QpType::Ud, &cq)).unwrap();
     assert!(flags(&datagrams));
     assert!(!flags(&qp));
-}
-
-/// A device that is unplugged: its event, errors that say so, and handles that can all be dropped.
-#[test]
-fn a_device_that_goes_is_told() {
-    let Bench { context, pd, cq, qp } = bench(QpType::Rc);
-    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
-    fake::unplug();
-    let event = context.next_async_event().unwrap().unwrap();
-    assert_eq!(event.event_type(), EventType::DeviceFatal);
-    let error = cq.req_notify(false).unwrap_err();
-    assert!(matches!(error, Error::Device(_)), "{error:?}");
-    assert!(error.to_string().contains("the device is gone"), "{error}");
-    assert!(matches!(qp.modify(&QpAttr::to(QpState::Err)), Err(Error::Device(_))));
-    assert!(matches!(qp.query(), Err(Error::Device(_))));
-    drop((qp, cq, pd, context));
-    assert!(fake::destroyed().is_empty());
 }

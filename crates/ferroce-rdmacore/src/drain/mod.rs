@@ -1,0 +1,343 @@
+//! Queue pairs that nobody holds any more and whose work is not all reported yet.
+//!
+//! By the contract a queue pair that is dropped flushes what is outstanding to its completion queues. The library's `ibv_destroy_qp` takes
+//! what was not polled away instead. So a queue pair with work goes to the error state, has a last request posted to each of its queues,
+//! and is destroyed when these *markers* are polled: all that was posted before came out before. A receive queue that is shared takes no
+//! marker of one queue pair; there the event "last WQE reached" says that nothing more will come, and then a *round* of polls that what is in
+//! the completion queue is out (IBTA 11.6.3). A device that does not raise the event is given some time instead, and so is a marker that
+//! does not come: after that a round decides.
+//!
+//! The completion queues' owners keep the queue pair until then, by polling or not; when one of the completion queues goes, nobody can
+//! miss the rest. Those who poll only leave word, without a lock; a thread of the context, which begins with the first queue pair that
+//! drains, posts what had no room before, and destroys.
+
+mod drained;
+mod round;
+mod side;
+
+pub(crate) use drained::Drained;
+pub(crate) use round::Rounds;
+
+use crate::flags::{Flags, RECV_FULL, RECV_MARKER, SEND_FULL, SEND_MARKER};
+use crossbeam_queue::SegQueue;
+use parking_lot::Mutex;
+use side::{State, Step};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Places that a completion queue has for markers, beyond those that its owner asked for. When more queue pairs drain at once, they take
+/// turns.
+pub(crate) const ROOM: u32 = 64;
+
+/// How long a marker may take to come out, once the queue pair is in the error state. After that a round of polls decides.
+const MARKER_TIME: Duration = Duration::from_secs(10);
+
+/// How long a device may take to say that the last WQE is reached, once the queue pair is in the error state. Those that say it do so as
+/// soon as they have looked; some never do.
+const LAST_WQE_TIME: Duration = Duration::from_secs(1);
+
+/// How often the thread looks at the time.
+const TICK: Duration = Duration::from_millis(50);
+const SLOW_TICK: Duration = Duration::from_secs(1);
+
+/// A queue of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Send,
+    Recv,
+}
+
+impl Which {
+    const BOTH: [Self; 2] = [Self::Send, Self::Recv];
+
+    fn flag(self) -> u8 {
+        match self {
+            Self::Send => SEND_MARKER,
+            Self::Recv => RECV_MARKER,
+        }
+    }
+
+    fn full_flag(self) -> u8 {
+        match self {
+            Self::Send => SEND_FULL,
+            Self::Recv => RECV_FULL,
+        }
+    }
+
+    fn of_marker(wr_id: u64) -> Option<Self> {
+        match wr_id {
+            drained::SEND_MARKER => Some(Self::Send),
+            drained::RECV_MARKER => Some(Self::Recv),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be seen of one queue before the queue pair can be destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing was posted.
+    Nothing,
+    /// Its marker.
+    Marker,
+    /// That nothing more comes from the shared receive queue; then what is in the completion queue.
+    LastWqe,
+    /// What is in the completion queue.
+    Round,
+}
+
+/// What those who poll have seen.
+enum Seen {
+    Marker(u32, Which),
+    /// A queue pair whose marker found no room has some now.
+    Room(u32),
+    Round(usize, u32),
+}
+
+/// Whoever can read the context's events and say of which queue pairs the last WQE is reached.
+pub(crate) trait Events: Send + Sync {
+    /// Reads those that wait.
+    fn gather(&self);
+}
+
+/// The queue pairs of a context that drain.
+pub(crate) struct Drains(Arc<Shared>);
+
+pub(crate) struct Shared {
+    flags: Arc<Flags>,
+    seen: SegQueue<Seen>,
+    state: Mutex<State>,
+    events: OnceLock<Weak<dyn Events>>,
+    started: AtomicBool,
+    thread: OnceLock<Thread>,
+    stop: AtomicBool,
+}
+
+impl Drains {
+    pub(crate) fn new(flags: Arc<Flags>) -> Self {
+        let shared = Shared {
+            flags,
+            seen: SegQueue::new(),
+            state: Mutex::default(),
+            events: OnceLock::new(),
+            started: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            stop: AtomicBool::new(false),
+        };
+        Self(Arc::new(shared))
+    }
+
+    /// Whom to ask for events; once.
+    pub(crate) fn events_from(&self, events: Weak<dyn Events>) {
+        let _ = self.0.events.set(events);
+    }
+
+    /// A completion queue that has `room` places for markers.
+    pub(crate) fn add_cq(&self, id: usize, room: u32, rounds: Arc<Rounds>) {
+        self.0.state.lock().add_cq(id, room, rounds);
+    }
+
+    /// A completion queue goes: nobody will poll it.
+    pub(crate) fn remove_cq(&self, id: usize) {
+        self.0.state.lock().remove_cq(id);
+        self.0.wake();
+    }
+
+    /// A completion queue has failed: nothing more comes out of it.
+    pub(crate) fn cq_failed(&self, id: usize) {
+        self.0.state.lock().cq_failed(id);
+        self.0.wake();
+    }
+
+    /// The device is gone: nothing more comes out of any queue.
+    pub(crate) fn abandon(&self) {
+        self.0.state.lock().abandon();
+        self.0.wake();
+    }
+
+    /// The event "last WQE reached" of the queue pair that events call `id`.
+    pub(crate) fn last_wqe(&self, id: usize) {
+        self.0.state.lock().last_wqe(id);
+        self.0.wake();
+    }
+
+    /// Says what a poll has seen.
+    fn say(&self, seen: Seen) {
+        self.0.seen.push(seen);
+        self.0.wake();
+    }
+
+    /// A poll has ended a round of a completion queue.
+    #[cold]
+    pub(crate) fn round_over(&self, cq: usize, round: u32) {
+        self.say(Seen::Round(cq, round));
+    }
+
+    /// Whether a completion may be a marker: what the data path looks at.
+    #[inline]
+    pub(crate) fn may_be_marker(wr_id: u64) -> bool {
+        wr_id | 3 == drained::SEND_MARKER | 3
+    }
+
+    /// Looks at a completion that failed, or may be a marker; says whether it is one.
+    #[cold]
+    pub(crate) fn is_marker(&self, qp_num: u32, wr_id: u64) -> bool {
+        if self.0.flags.take(qp_num, SEND_FULL | RECV_FULL) {
+            self.say(Seen::Room(qp_num));
+        }
+        match Which::of_marker(wr_id) {
+            Some(which) if self.0.flags.take(qp_num, which.flag()) => {
+                self.say(Seen::Marker(qp_num, which));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Stops a queue pair, whose queues complete on the completion queues `cqs`, and keeps it until what it has outstanding is polled.
+    pub(crate) fn drain(&self, qp: Drained, cqs: [usize; 2], waits: [Wait; 2]) {
+        if !self.0.start() {
+            return;
+        }
+        let qp_num = qp.qp_num();
+        let qp = Arc::new(qp);
+        let turns = self.0.state.lock().add(&qp, cqs, waits);
+        // The last receive is posted before the queue pair goes to the error state, as not all devices look at receives that come after;
+        // whatever then completes it, all receives before it are complete. The last send is posted after, so that it goes nowhere.
+        let recv = turns[1] && self.0.post(&qp, Which::Recv);
+        let stopped = qp.to_error();
+        let send = turns[0] && stopped.is_ok() && self.0.post(&qp, Which::Send);
+        match stopped {
+            Ok(()) => self.0.state.lock().stopped(qp_num, [send, recv], Instant::now()),
+            Err(number) => {
+                if crate::errno::may_be_gone(number) && qp.context().ask_whether_gone() {
+                    self.abandon();
+                    return;
+                }
+                tracing::debug!(
+                    qp_num,
+                    number,
+                    "a queue pair cannot be stopped: what it has outstanding is not flushed"
+                );
+                self.0.state.lock().decide_by_rounds(qp_num);
+            }
+        }
+        self.0.wake();
+    }
+}
+
+impl Drop for Drains {
+    fn drop(&mut self) {
+        self.0.state.lock().abandon();
+        self.0.stop.store(true, Ordering::Release);
+        if self.0.thread.get().is_some() {
+            self.0.wake();
+        } else {
+            self.0.work(Instant::now());
+        }
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Starts the thread, if there is none; without it nothing would ever be destroyed.
+    fn start(self: &Arc<Self>) -> bool {
+        if cfg!(test) {
+            // There the test does what the thread would.
+            #[cfg(test)]
+            crate::fake::register(self);
+            return true;
+        }
+        if self.started.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let shared = self.clone();
+        match std::thread::Builder::new().name("ferroce-drain".into()).spawn(move || shared.run()) {
+            Ok(_) => true,
+            Err(error) => {
+                self.started.store(false, Ordering::Release);
+                tracing::error!(%error, "no thread for queue pairs that drain: what this one has outstanding is not reported");
+                false
+            }
+        }
+    }
+
+    fn run(&self) {
+        // What comes before that is seen by the first look.
+        let _ = self.thread.set(std::thread::current());
+        loop {
+            let next = self.work(Instant::now());
+            if self.stop.load(Ordering::Acquire) {
+                // Nothing is added any more: the context is gone.
+                self.work(Instant::now());
+                return;
+            }
+            match next {
+                None => std::thread::park(),
+                Some(time) => std::thread::park_timeout(time),
+            }
+        }
+    }
+
+    /// Does what is to be done; says when to look again if nobody says so before.
+    pub(crate) fn work(&self, now: Instant) -> Option<Duration> {
+        if self.state.lock().awaits_events()
+            && let Some(events) = self.events.get().and_then(Weak::upgrade)
+        {
+            events.gather();
+        }
+        loop {
+            let steps = {
+                let mut state = self.state.lock();
+                while let Some(seen) = self.seen.pop() {
+                    match seen {
+                        Seen::Marker(qp_num, which) => state.marker(qp_num, which),
+                        Seen::Room(qp_num) => state.room(qp_num),
+                        Seen::Round(cq, round) => state.round_over(cq, round),
+                    }
+                }
+                state.tick(now);
+                state.steps()
+            };
+            if steps.is_empty() {
+                break;
+            }
+            for step in steps {
+                match step {
+                    // Its last reference, or `drain` has that.
+                    Step::Destroy(qp) => drop(qp),
+                    Step::Post(qp, which) => {
+                        let posted = self.post(&qp, which);
+                        if posted && which == Which::Recv {
+                            // For the devices that look at receives only then. If it fails, time decides.
+                            let _ = qp.to_error();
+                        }
+                        self.state.lock().tried(qp.qp_num(), which, posted, now);
+                    }
+                }
+            }
+        }
+        let state = self.state.lock();
+        if state.awaits_events() { Some(TICK) } else { state.is_waiting().then_some(SLOW_TICK) }
+    }
+
+    /// Posts a marker, if there is room in the queue. If not, whoever polls something of the queue pair says so.
+    fn post(&self, qp: &Drained, which: Which) -> bool {
+        let qp_num = qp.qp_num();
+        // First, as it may be polled before the call returns.
+        self.flags.set(qp_num, which.flag() | which.full_flag());
+        let posted = match which {
+            Which::Send => qp.post_send(),
+            Which::Recv => qp.post_receive(),
+        };
+        self.flags.take(qp_num, if posted.is_ok() { which.full_flag() } else { which.flag() });
+        posted.is_ok()
+    }
+}

@@ -1,0 +1,371 @@
+//! How far each queue of the queue pairs that drain has come. No calls into the library are made here: what is to be done are steps.
+
+use super::{Drained, LAST_WQE_TIME, MARKER_TIME, Rounds, TICK, Wait, Which};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How far a queue has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// All is out.
+    Done,
+    /// Its marker waits for a place in the completion queue.
+    Queued,
+    /// Its marker has a place, and somebody is about to post it. Whether something was polled meanwhile.
+    Posting(bool),
+    /// Its marker has a place, and waits for room in the queue itself.
+    Full(Instant),
+    /// Its marker is posted.
+    Posted(Instant),
+    /// The last WQE is not reached.
+    LastWqe(Option<Instant>),
+    /// A round is wanted, once the queue pair is stopped.
+    Stopping,
+    /// All is out once this round is over. With a marker's place, or without.
+    Round(u32, bool),
+}
+
+pub(super) enum Step {
+    Destroy(Arc<Drained>),
+    Post(Arc<Drained>, Which),
+}
+
+struct Pair {
+    qp: Arc<Drained>,
+    cqs: [usize; 2],
+    sides: [Side; 2],
+}
+
+/// A completion queue.
+struct Queue {
+    rounds: Arc<Rounds>,
+    room: u32,
+    waiting: VecDeque<(u32, Which)>,
+    /// The queue pairs that complete here.
+    members: HashSet<u32>,
+    /// The number of the last round, and whether it is under way.
+    round: u32,
+    under_way: bool,
+    /// Somebody waits for the round after that.
+    next_wanted: bool,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pairs: HashMap<u32, Pair>,
+    queues: HashMap<usize, Queue>,
+    /// Queue pairs by what events name them by.
+    ids: HashMap<usize, u32>,
+    /// What is to be done.
+    dead: Vec<Arc<Drained>>,
+    retry: Vec<(u32, Which)>,
+    /// Completion queues that have places again, and somebody who waits for them.
+    ready: Vec<usize>,
+    /// When the time was last looked at.
+    looked: Option<Instant>,
+    /// Queues in [`Side::LastWqe`].
+    unreached: usize,
+}
+
+impl State {
+    pub(super) fn add_cq(&mut self, id: usize, room: u32, rounds: Arc<Rounds>) {
+        let queue = Queue { room, ..Queue::new(rounds) };
+        self.queues.insert(id, queue);
+    }
+
+    pub(super) fn remove_cq(&mut self, id: usize) {
+        self.cq_failed(id);
+        self.queues.remove(&id);
+    }
+
+    pub(super) fn cq_failed(&mut self, id: usize) {
+        self.finish(id, |_| true);
+    }
+
+    pub(super) fn abandon(&mut self) {
+        for id in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.cq_failed(id);
+        }
+    }
+
+    /// All is out of what completes on this queue and is as far as that.
+    fn finish(&mut self, cq: usize, is_so_far: impl Fn(Side) -> bool) {
+        let members: Vec<u32> =
+            self.queues.get(&cq).map_or_else(Vec::new, |queue| queue.members.iter().copied().collect());
+        for qp_num in members {
+            for which in Which::BOTH {
+                let of_it = |pair: &Pair| pair.cqs[which as usize] == cq && is_so_far(pair.sides[which as usize]);
+                if self.pairs.get(&qp_num).is_some_and(of_it) {
+                    self.done(qp_num, which);
+                }
+            }
+        }
+    }
+
+    /// Adds a queue pair that is about to be stopped; says for which of its queues the caller posts the markers.
+    pub(super) fn add(&mut self, qp: &Arc<Drained>, cqs: [usize; 2], waits: [Wait; 2]) -> [bool; 2] {
+        let qp_num = qp.qp_num();
+        let mut turns = [false; 2];
+        let sides = Which::BOTH.map(|which| match waits[which as usize] {
+            Wait::Nothing => Side::Done,
+            Wait::LastWqe => {
+                self.unreached += 1;
+                Side::LastWqe(None)
+            }
+            Wait::Round => Side::Stopping,
+            Wait::Marker => match self.queues.get_mut(&cqs[which as usize]) {
+                None => Side::Done,
+                Some(queue) if queue.room == 0 || !queue.waiting.is_empty() => {
+                    queue.waiting.push_back((qp_num, which));
+                    Side::Queued
+                }
+                Some(queue) => {
+                    queue.room -= 1;
+                    turns[which as usize] = true;
+                    Side::Posting(false)
+                }
+            },
+        });
+        for cq in cqs {
+            if let Some(queue) = self.queues.get_mut(&cq) {
+                queue.members.insert(qp_num);
+            }
+        }
+        self.ids.insert(qp.id(), qp_num);
+        self.pairs.insert(qp_num, Pair { qp: qp.clone(), cqs, sides });
+        turns
+    }
+
+    /// It is stopped, and its markers are posted or found no room.
+    pub(super) fn stopped(&mut self, qp_num: u32, posted: [bool; 2], now: Instant) {
+        for which in Which::BOTH {
+            match self.side(qp_num, which) {
+                // One that was polled already is out.
+                Some(Side::Posting(_)) => self.tried(qp_num, which, posted[which as usize], now),
+                Some(Side::LastWqe(None)) => self.set(qp_num, which, Side::LastWqe(Some(now))),
+                Some(Side::Stopping) => self.want_round(qp_num, which),
+                _ => {}
+            }
+        }
+        self.bury(qp_num);
+    }
+
+    /// No marker can be waited for.
+    pub(super) fn decide_by_rounds(&mut self, qp_num: u32) {
+        for which in Which::BOTH {
+            if self.side(qp_num, which).is_some_and(|side| side != Side::Done) {
+                self.want_round(qp_num, which);
+            }
+        }
+        self.bury(qp_num);
+    }
+
+    /// A marker was posted, or not.
+    pub(super) fn tried(&mut self, qp_num: u32, which: Which, posted: bool, now: Instant) {
+        match self.side(qp_num, which) {
+            Some(Side::Posting(polled)) if !posted => {
+                self.set(qp_num, which, Side::Full(now));
+                if polled {
+                    self.retry.push((qp_num, which));
+                }
+            }
+            Some(Side::Posting(_)) => self.set(qp_num, which, Side::Posted(now)),
+            Some(Side::Full(_)) if posted => self.set(qp_num, which, Side::Posted(now)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn marker(&mut self, qp_num: u32, which: Which) {
+        self.done(qp_num, which);
+    }
+
+    /// Something of the queue pair was polled.
+    pub(super) fn room(&mut self, qp_num: u32) {
+        for which in Which::BOTH {
+            match self.side(qp_num, which) {
+                Some(Side::Full(_)) => self.retry.push((qp_num, which)),
+                // It may have been refused before that.
+                Some(Side::Posting(_)) => self.set(qp_num, which, Side::Posting(true)),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn last_wqe(&mut self, id: usize) {
+        let Some(&qp_num) = self.ids.get(&id) else { return };
+        match self.side(qp_num, Which::Recv) {
+            Some(Side::LastWqe(None)) => self.set(qp_num, Which::Recv, Side::Stopping),
+            Some(Side::LastWqe(Some(_))) => self.want_round(qp_num, Which::Recv),
+            _ => {}
+        }
+    }
+
+    pub(super) fn round_over(&mut self, cq: usize, round: u32) {
+        let Some(queue) = self.queues.get_mut(&cq) else { return };
+        if !queue.under_way || queue.round != round {
+            return;
+        }
+        queue.under_way = false;
+        queue.rounds.end();
+        if std::mem::take(&mut queue.next_wanted) {
+            queue.start_round();
+        }
+        self.finish(cq, |side| matches!(side, Side::Round(of, _) if of == round));
+    }
+
+    /// Looks at the time.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.looked.is_some_and(|looked| now < looked + TICK) {
+            return;
+        }
+        self.looked = Some(now);
+        let mut late = Vec::new();
+        for (&qp_num, pair) in &self.pairs {
+            for which in Which::BOTH {
+                let deadline = match pair.sides[which as usize] {
+                    Side::Full(since) | Side::Posted(since) => since + MARKER_TIME,
+                    Side::LastWqe(Some(since)) => since + LAST_WQE_TIME,
+                    _ => continue,
+                };
+                if now >= deadline {
+                    late.push((qp_num, which));
+                }
+            }
+        }
+        for (qp_num, which) in late {
+            self.want_round(qp_num, which);
+        }
+    }
+
+    /// What is to be done, without a lock.
+    pub(super) fn steps(&mut self) -> Vec<Step> {
+        for id in std::mem::take(&mut self.ready) {
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            while queue.room > 0
+                && let Some((qp_num, which)) = queue.waiting.pop_front()
+            {
+                // Those that ended otherwise are left out.
+                if let Some(pair) = self.pairs.get_mut(&qp_num)
+                    && pair.sides[which as usize] == Side::Queued
+                {
+                    queue.room -= 1;
+                    pair.sides[which as usize] = Side::Posting(false);
+                    self.retry.push((qp_num, which));
+                }
+            }
+        }
+        let mut steps: Vec<Step> = self.dead.drain(..).map(Step::Destroy).collect();
+        let posts = std::mem::take(&mut self.retry);
+        let post = |(qp_num, which)| Some(Step::Post(self.pairs.get(&qp_num)?.qp.clone(), which));
+        steps.extend(posts.into_iter().filter_map(post));
+        steps
+    }
+
+    /// Whether a device may say that the last WQE is reached.
+    pub(super) fn awaits_events(&self) -> bool {
+        self.unreached > 0
+    }
+
+    /// Whether anything has a deadline.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
+    fn side(&self, qp_num: u32, which: Which) -> Option<Side> {
+        Some(self.pairs.get(&qp_num)?.sides[which as usize])
+    }
+
+    /// Changes a side, and counts.
+    fn set(&mut self, qp_num: u32, which: Which, side: Side) {
+        let Some(pair) = self.pairs.get_mut(&qp_num) else { return };
+        let before = std::mem::replace(&mut pair.sides[which as usize], side);
+        if matches!(before, Side::LastWqe(_)) && !matches!(side, Side::LastWqe(_)) {
+            self.unreached -= 1;
+        }
+        let had_place = before.has_place();
+        if had_place
+            && !side.has_place()
+            && let Some(queue) = self.queues.get_mut(&pair.cqs[which as usize])
+        {
+            queue.room += 1;
+            if !queue.waiting.is_empty() {
+                self.ready.push(pair.cqs[which as usize]);
+            }
+        }
+    }
+
+    /// All is out.
+    fn done(&mut self, qp_num: u32, which: Which) {
+        self.set(qp_num, which, Side::Done);
+        self.bury(qp_num);
+    }
+
+    /// If all of both queues is out the queue pair is destroyed.
+    fn bury(&mut self, qp_num: u32) {
+        if self.pairs.get(&qp_num).is_some_and(|pair| pair.sides == [Side::Done; 2])
+            && let Some(pair) = self.pairs.remove(&qp_num)
+        {
+            for cq in pair.cqs {
+                if let Some(queue) = self.queues.get_mut(&cq) {
+                    queue.members.remove(&qp_num);
+                }
+            }
+            self.ids.remove(&pair.qp.id());
+            self.dead.push(pair.qp);
+        }
+    }
+
+    /// Once a round is over that begins now or later, all is out.
+    fn want_round(&mut self, qp_num: u32, which: Which) {
+        let Some(pair) = self.pairs.get(&qp_num) else { return };
+        let has_place = pair.sides[which as usize].has_place();
+        let Some(queue) = self.queues.get_mut(&pair.cqs[which as usize]) else {
+            return self.done(qp_num, which);
+        };
+        let round = if queue.under_way {
+            queue.next_wanted = true;
+            queue.following()
+        } else {
+            queue.start_round();
+            queue.round
+        };
+        self.set(qp_num, which, Side::Round(round, has_place));
+    }
+}
+
+impl Side {
+    /// Whether a place in the completion queue is taken.
+    fn has_place(self) -> bool {
+        match self {
+            Self::Posting(_) | Self::Full(_) | Self::Posted(_) => true,
+            Self::Round(_, has_place) => has_place,
+            Self::Done | Self::Queued | Self::LastWqe(_) | Self::Stopping => false,
+        }
+    }
+}
+
+impl Queue {
+    fn new(rounds: Arc<Rounds>) -> Self {
+        Self {
+            rounds,
+            room: 0,
+            waiting: VecDeque::new(),
+            members: HashSet::new(),
+            round: 0,
+            under_way: false,
+            next_wanted: false,
+        }
+    }
+
+    /// The number of the round after this one; 0 is none.
+    fn following(&self) -> u32 {
+        self.round.checked_add(1).unwrap_or(1)
+    }
+
+    fn start_round(&mut self) {
+        self.round = self.following();
+        self.under_way = true;
+        self.rounds.begin(self.round);
+    }
+}

@@ -1,0 +1,103 @@
+//! What those who poll and those who own queue pairs tell each other, by queue pair number and without locks.
+//!
+//! A completion names its queue pair by number only. Looking the queue pair up would take a lock, and might make the poll the one who lets
+//! go of it last; a flag needs neither.
+
+use std::array;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// It is connected: its receives do not begin with a GRH. Stays after it is gone, as its completions may be polled later.
+pub(crate) const CONNECTED: u8 = 1;
+/// A request of it failed.
+pub(crate) const FAILED: u8 = 1 << 1;
+/// The marker of its send queue is outstanding.
+pub(crate) const SEND_MARKER: u8 = 1 << 2;
+/// The marker of its receive queue is outstanding.
+pub(crate) const RECV_MARKER: u8 = 1 << 3;
+/// The marker of its send queue found no room there.
+pub(crate) const SEND_FULL: u8 = 1 << 4;
+/// The marker of its receive queue found no room there.
+pub(crate) const RECV_FULL: u8 = 1 << 5;
+
+const PER_CHUNK: usize = 1 << 12;
+
+type Chunk = Box<[AtomicU8; PER_CHUNK]>;
+
+/// Flags of all queue pairs of a context. Memory is taken for 4096 numbers at a time, 16 MiB if all are used.
+pub(crate) struct Flags {
+    chunks: Box<[OnceLock<Chunk>]>,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self { chunks: (0..PER_CHUNK).map(|_| OnceLock::new()).collect() }
+    }
+}
+
+impl Flags {
+    #[inline]
+    fn get(&self, qp_num: u32) -> Option<&AtomicU8> {
+        let (chunk, place) = split(qp_num);
+        Some(&self.chunks[chunk].get()?[place])
+    }
+
+    /// A queue pair begins with these flags. Until then its number has none.
+    pub(crate) fn begin(&self, qp_num: u32, flags: u8) {
+        let (chunk, place) = split(qp_num);
+        let chunk = self.chunks[chunk].get_or_init(|| Box::new(array::from_fn(|_| AtomicU8::new(0))));
+        chunk[place].store(flags, Ordering::Release);
+    }
+
+    /// Whether a queue pair has one of these flags.
+    #[inline]
+    pub(crate) fn has(&self, qp_num: u32, flags: u8) -> bool {
+        self.get(qp_num).is_some_and(|all| all.load(Ordering::Acquire) & flags != 0)
+    }
+
+    /// Sets flags of a queue pair, if there ever was one of this number.
+    pub(crate) fn set(&self, qp_num: u32, flags: u8) {
+        if let Some(all) = self.get(qp_num)
+            && all.load(Ordering::Acquire) & flags != flags
+        {
+            all.fetch_or(flags, Ordering::AcqRel);
+        }
+    }
+
+    /// Clears flags; says whether one was set. Of two that do so at once one is told.
+    pub(crate) fn take(&self, qp_num: u32, flags: u8) -> bool {
+        self.has(qp_num, flags)
+            && self.get(qp_num).is_some_and(|all| all.fetch_and(!flags, Ordering::AcqRel) & flags != 0)
+    }
+}
+
+/// Queue pair numbers have 24 bits.
+fn split(qp_num: u32) -> (usize, usize) {
+    let qp_num = qp_num as usize;
+    (qp_num / PER_CHUNK % PER_CHUNK, qp_num % PER_CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_belong_to_one_number() {
+        let flags = Flags::default();
+        flags.set(7, FAILED);
+        assert!(!flags.has(7, FAILED), "there never was one");
+        for qp_num in [0, 7, 8, 0xff_ffff] {
+            flags.begin(qp_num, 0);
+        }
+        flags.begin(7, CONNECTED);
+        flags.set(7, FAILED | SEND_FULL);
+        assert!(flags.has(7, CONNECTED) && flags.has(7, SEND_FULL) && !flags.has(7, SEND_MARKER));
+        assert!(flags.take(7, FAILED) && !flags.take(7, FAILED));
+        assert!(flags.has(7, CONNECTED));
+        for other in [0, 8, 0xff_ffff] {
+            assert!(!flags.has(other, CONNECTED | SEND_FULL));
+        }
+        flags.begin(7, 0);
+        assert!(!flags.has(7, CONNECTED | SEND_FULL), "another queue pair of this number");
+    }
+}
