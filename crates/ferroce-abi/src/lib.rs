@@ -11,8 +11,12 @@
 //! | [`Library`] | what are the verbs that the library exports? |
 //! | [`Host`] | why is there no device: no library, no kernel support, no device, no device file, no permission? |
 //!
-//! The layouts are those of 64-bit and 32-bit Linux with any libc whose `pthread` types the `libc` crate knows. A test compares
+//! The layouts are those of 64-bit Linux with any libc whose `pthread` types the `libc` crate knows; nothing was ever compared elsewhere,
+//! so elsewhere this crate does not compile. A test compares
 //! them with the installed headers where there are some.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("the structures of libibverbs are known for 64-bit Linux only");
 
 mod host;
 pub mod inline;
