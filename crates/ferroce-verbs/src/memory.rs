@@ -13,9 +13,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Zeroed, page-aligned memory, to be handed to [`crate::Pd::reg_mr`].
+/// Zeroed memory on pages of its own (of 4 KiB), to be handed to [`crate::Pd::reg_mr`]. Whatever a device or a `fork` does to pages (`MADV_DONTFORK`)
+/// happens to nothing else.
 pub struct Buffer {
     start: NonNull<u8>,
+    len: usize,
+    /// Of whole pages.
     layout: Layout,
 }
 
@@ -38,6 +41,7 @@ impl Buffer {
             return Err(Error::invalid("length", "a buffer has at least one byte"));
         }
         let layout = Layout::from_size_align(len, Self::PAGE)
+            .map(|layout| layout.pad_to_align())
             .map_err(|_| Error::invalid("length", format!("{len} bytes are more than an address space")))?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -45,12 +49,12 @@ impl Buffer {
             let what = format!("allocating {len} bytes of memory; ask for less, or raise the limit (ulimit -v)");
             Error::os(what, std::io::ErrorKind::OutOfMemory)
         })?;
-        Ok(Self { start, layout })
+        Ok(Self { start, len, layout })
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 
     /// Always false: a buffer has at least one byte.
@@ -60,7 +64,7 @@ impl Buffer {
 
     /// The bytes, while the buffer still belongs to the caller alone.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation is `len` initialised bytes, and `&mut self` shows that nobody else has them.
+        // SAFETY: the allocation is at least `len` initialised bytes, and `&mut self` shows that nobody else has them.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 }
@@ -262,6 +266,13 @@ impl fmt::Debug for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_shares_no_page() {
+        let buffer = Buffer::zeroed(5).unwrap();
+        assert_eq!((buffer.len(), buffer.layout.size(), buffer.layout.align()), (5, Buffer::PAGE, Buffer::PAGE));
+        assert!(Buffer::zeroed(isize::MAX as usize).is_err());
+    }
 
     #[test]
     fn bounds_are_exact() {
