@@ -1,4 +1,5 @@
 use super::RawContext;
+use crate::locks;
 use ferroce_abi::types::ibv_device;
 use ferroce_abi::{Host, Library, Unavailable};
 use ferroce_verbs::{Error, Result};
@@ -62,6 +63,8 @@ impl DeviceList {
         self.pointers().iter().find_map(|&device| {
             let listed = self.listed(device);
             (listed.name == name).then(|| {
+                // Providers look when a device is opened.
+                locks::check(|variable| std::env::var_os(variable)).map_err(|off| Error::Device(Box::new(off)))?;
                 // SAFETY: the device is alive, as the list is.
                 let context = unsafe { (self.library.open_device)(device) };
                 match NonNull::new(context) {
