@@ -4,6 +4,7 @@
 #
 #   rdmacore.sh                 all of it but the suite
 #   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, watch (addresses that change), errors,
+#                               faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the device while it is in use),
 #                               conformance (the suite, all of it)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
@@ -114,6 +115,7 @@ part_errors() {
 
   says "an unknown device is refused with a list" "this machine has soft0, rxe0" "ferroce info --device rxe7"
   says "no library" "cannot be loaded" "env FERROCE_LIBIBVERBS=/nowhere/libibverbs.so.1 ferroce info --device rxe0"
+  says "a provider without locks" "unset it" "env MLX5_SINGLE_THREADED=1 ferroce info --device rxe0"
   # The file stays as it is for everybody else.
   chmod 600 /dev/infiniband/uverbs0
   says "no permission on the device file" "no permission to open /dev/infiniband/uverbs0" "$AS_NOBODY ferroce info --device rxe0"
@@ -126,6 +128,33 @@ part_errors() {
   rdma link del rxe0
   says "no device" "the kernel has no RDMA device" "ferroce info --device rxe0"
   case_of "the software device needs none" "$IN_SOFT $AS_NOBODY ferroce info"
+  rdma link add rxe0 type rxe netdev v0
+  await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
+}
+
+# Each fault, and the list of what the suite leaves out, which names them.
+part_faults() {
+  case_of "Soft-RoCE's faults are shown with the library alone" "/payload/rxe_faults rxe0 $RXE_IP4"
+  cat "$dir/client.log"
+}
+
+in_use() { rdma resource show qp | grep -q 'state RTS'; }
+sent() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
+
+# Soft-RoCE of this kernel has no way to take itself away from programs (`disassociate_ucontext`): who removes the device waits for them.
+# They notice nothing, and nobody new gets in.
+part_removal() {
+  start load "ferroce perf write --bw --local -d rxe0 -n 100000000"
+  await 10 in_use || fail "the device is in use" "no queue pair can send" load
+  start removal "rdma link del rxe0"
+  sleep 3
+  if ended removal; then fail "the removal waits for the device's user" "it is over" removal; else pass "the removal waits for the device's user"; fi
+  before=$(sent)
+  sleep 1
+  if ended load || [ "$(sent)" = "$before" ]; then fail "the user goes on" "it does not" load; else pass "the user goes on"; fi
+  says "nobody new gets in" "the kernel has no RDMA device" "ferroce info --device rxe0"
+  stop load
+  if await 20 ended removal; then pass "the device goes with its last user"; else fail "the device goes with its last user" "it stays" removal; fi
   rdma link add rxe0 type rxe netdev v0
   await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
 }
@@ -145,6 +174,6 @@ if [ "$1" = suite ]; then
   suite "$2"
   finish
 fi
-[ $# = 0 ] && set -- local soft perf watch errors
+[ $# = 0 ] && set -- local soft perf watch errors faults removal
 for part; do part_$part; done
 finish

@@ -92,7 +92,7 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/cm.sh",
     "vm/rdmacore.sh local soft",
     "vm/rdmacore.sh conformance",
-    "vm/rdmacore.sh perf watch errors",
+    "vm/rdmacore.sh perf watch errors faults removal",
 ];
 
 /// Seconds that each script of the kernel test bed may take. It stops what hangs; on an idle machine the longest takes a quarter of it.
@@ -104,7 +104,7 @@ pub(crate) fn build_binaries(workspace: &Workspace) -> Command {
 }
 
 /// Examples that scripts of the kernel test bed run, as package and name. They are built without optimization, as tests are.
-const VM_PROGRAMS: &[(&str, &str)] = &[("ferroce-conformance", "rdmacore")];
+const VM_PROGRAMS: &[(&str, &str)] = &[("ferroce-conformance", "rdmacore"), ("ferroce-abi", "rxe_faults")];
 
 /// The commands that build them, and where they then are.
 pub(crate) fn vm_programs(workspace: &Workspace) -> Vec<(Command, PathBuf)> {
