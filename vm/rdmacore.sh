@@ -138,7 +138,7 @@ part_faults() {
   cat "$dir/client.log"
 }
 
-in_use() { rdma resource show qp | grep -q 'state RTS'; }
+in_use() { rdma resource show qp | grep -q 'type RC state RTS'; }
 sent() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
 
 # Soft-RoCE of this kernel has no way to take itself away from programs (`disassociate_ucontext`): who removes the device waits for them.

@@ -69,19 +69,25 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "read-again",
-        done: "a read, after one with a bad second element and setting up anew",
+        done: "a message, after a read with a bad second element and setting up anew",
         rule: "SUCCESS",
         wrong: "nothing",
         see: |rig| {
             let (a, b) = pair(rig, IBV_QPT_RC);
             let (local, remote) = (rig.memory(8192), rig.memory(8192));
             a.post(IBV_WR_RDMA_READ, &[local.first(3000), local.bad(3000)], remote.remote());
-            a.completion();
-            for (end, peer) in [(a, b), (b, a)] {
-                end.to_state(IBV_QPS_RESET);
-                end.connect(IBV_QPT_RC, peer.number(), IBV_MTU_1024, IBV_QPS_RTS);
+            for _ in 0..2 {
+                a.post(IBV_WR_RDMA_WRITE, &[local.first(16)], remote.remote());
             }
-            a.post(IBV_WR_RDMA_READ, &[local.first(64)], remote.remote());
+            for _ in 0..3 {
+                a.completion();
+            }
+            for end in [a, b] {
+                end.to_state(IBV_QPS_RESET);
+            }
+            connect(IBV_QPT_RC, a, b);
+            b.receive(local.first(64));
+            a.send(&[local.first(64)]);
             a.completion()
         },
     },
@@ -148,6 +154,20 @@ pub(crate) const FAULTS: &[Fault] = &[
             a.to_state(IBV_QPS_SQD);
             let attr = ibv_qp_attr { qp_state: IBV_QPS_SQD, retry_cnt: 5, ..Default::default() };
             a.modify(attr, IBV_QP_RETRY_CNT).into()
+        },
+    },
+    Fault {
+        name: "sqd-reset",
+        done: "a queue pair to RESET while its send queue drains",
+        rule: "accepted",
+        wrong: "EINVAL",
+        see: |rig| {
+            let (a, _) = pair(rig, IBV_QPT_RC);
+            // It waits for a receive.
+            a.send(&[rig.memory(8).first(8)]);
+            a.any_completion();
+            a.to_state(IBV_QPS_SQD);
+            a.to_state(IBV_QPS_RESET).into()
         },
     },
     Fault {

@@ -102,6 +102,15 @@ impl Rig {
         Box::leak(Box::new(Self { library, context, pd, gid: ibv_gid { raw: gid }, gid_index }))
     }
 
+    /// The port's MTU at the moment, in bytes.
+    pub(crate) fn mtu(&self) -> u32 {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context is open.
+        let number = unsafe { inline::query_port(self.library, self.context, 1, &mut attr) };
+        assert_eq!(number, 0, "querying the port");
+        128 << attr.active_mtu
+    }
+
     pub(crate) fn memory(&self, length: usize) -> Memory {
         let bytes = Vec::leak(vec![0_u8; length]);
         let access = value::IBV_ACCESS_LOCAL_WRITE | value::IBV_ACCESS_REMOTE_WRITE | value::IBV_ACCESS_REMOTE_READ;

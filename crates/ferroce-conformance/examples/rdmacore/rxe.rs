@@ -31,7 +31,7 @@ pub(crate) fn cannot() -> SkipList {
         ("status/ud/local/*", SQE),
         (
             "state/ud/starts-anew-from-any",
-            "rxe lets a queue pair that drains go to ERR only, and one of UD drains for ever (rxe_qp.c) [ud-sqd]",
+            "rxe lets a queue pair that drains go to ERR only, and one that has nothing to drain drains until a tasklet has run (rxe_qp.c) [sqd-reset]",
         ),
         ("status/rc/local/send/unknown-lkey", LOCAL_SEND),
         ("status/rc/local/write/unknown-lkey", LOCAL_SEND),

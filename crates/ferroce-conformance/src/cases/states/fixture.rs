@@ -3,7 +3,7 @@
 use crate::failure::ensure_eq;
 use crate::fixture::{Build, Endpoint, Link, failed};
 use crate::{CaseResult, Env, Failure};
-use ferroce_verbs::{Ah, QpAttr, QpState, QpType, SendWr, Sge, UdDest, WcStatus};
+use ferroce_verbs::{Ah, EventType, QpAttr, QpState, QpType, SendWr, Sge, UdDest, WcStatus};
 
 /// All states, in the order in which they are numbered.
 pub(super) const STATES: [QpState; 7] =
@@ -54,7 +54,12 @@ impl Subject {
             QpState::Err => &[QpState::Init, QpState::Err],
         };
         for &step in path {
-            self.end.qp.modify(&self.attr(env, step))?;
+            let notify = (step == QpState::Sqd).then_some(true);
+            self.end.qp.modify(&QpAttr { en_sqd_async_notify: notify, ..self.attr(env, step) })?;
+        }
+        if state == QpState::Sqd {
+            // A device may take its time to find out that there is nothing to drain, and has less ways out until then (IBTA 10.3.1.5).
+            env.wait.event(&self.end.side.context, EventType::SqDrained)?;
         }
         if state == QpState::Sqe {
             // Only an error leads there: a send from memory that is none.
