@@ -81,6 +81,22 @@ fn split(qp_num: u32) -> (usize, usize) {
 mod tests {
     use super::*;
 
+    /// A marker is one completion, and whoever polls it says so once.
+    #[test]
+    fn of_all_who_take_a_flag_one_has_it() {
+        let flags = Flags::default();
+        flags.begin(7, 0);
+        for _ in 0..100 {
+            flags.set(7, SEND_MARKER | CONNECTED);
+            let taken = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| flags.take(7, SEND_MARKER))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).filter(|&taken| taken).count()
+            });
+            assert_eq!(taken, 1);
+        }
+        assert!(flags.has(7, CONNECTED));
+    }
+
     #[test]
     fn flags_belong_to_one_number() {
         let flags = Flags::default();

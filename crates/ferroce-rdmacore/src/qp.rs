@@ -89,6 +89,9 @@ impl RdmaQp {
             received: AtomicBool::new(false),
             last_wqe: AtomicBool::new(false),
         });
+        if qp.qp_type == QpType::Ud {
+            qp.pd.context.drains.start();
+        }
         qp.send_cq.serve(qp.qp_type);
         qp.recv_cq.serve(qp.qp_type);
         let registry = &qp.pd.context.registry;
@@ -198,8 +201,7 @@ impl RdmaQp {
         let posted = result.map_or_else(|(index, _)| index, |()| wrs.len());
         let done = sent_to.posted(wrs[..posted].iter().filter_map(|wr| wr.ud).map(|dest| dest.ah.clone()));
         drop(sent_to);
-        // The last handle to an address may be among them, and destroying it takes its time.
-        drop(done);
+        self.pd.context.drains.let_go(done.into_iter().flatten());
         result.map_err(stopped)
     }
 }

@@ -20,6 +20,7 @@ pub(crate) use round::Rounds;
 
 use crate::flags::{Flags, RECV_FULL, RECV_MARKER, SEND_FULL, SEND_MARKER};
 use crossbeam_queue::SegQueue;
+use ferroce_verbs::Ah;
 use parking_lot::Mutex;
 use side::{State, Step};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,6 +109,8 @@ pub(crate) struct Drains(Arc<Shared>);
 pub(crate) struct Shared {
     flags: Arc<Flags>,
     seen: SegQueue<Seen>,
+    /// The last handles to addresses.
+    ahs: SegQueue<Ah>,
     state: Mutex<State>,
     events: OnceLock<Weak<dyn Events>>,
     started: AtomicBool,
@@ -120,6 +123,7 @@ impl Drains {
         let shared = Shared {
             flags,
             seen: SegQueue::new(),
+            ahs: SegQueue::new(),
             state: Mutex::default(),
             events: OnceLock::new(),
             started: AtomicBool::new(false),
@@ -132,6 +136,26 @@ impl Drains {
     /// Whom to ask for events; once.
     pub(crate) fn events_from(&self, events: Weak<dyn Events>) {
         let _ = self.0.events.set(events);
+    }
+
+    /// Has the thread ready for [`Self::let_go`].
+    pub(crate) fn start(&self) {
+        self.0.start();
+    }
+
+    /// Lets go of addresses to which datagrams went. Whoever has the last handle to one destroys it, which is a call to the kernel: not
+    /// here, where somebody posts.
+    pub(crate) fn let_go(&self, ahs: impl IntoIterator<Item = Ah>) {
+        let mut any = false;
+        for ah in ahs {
+            if Arc::strong_count(ah.ops()) == 1 && self.0.started.load(Ordering::Acquire) {
+                self.0.ahs.push(ah);
+                any = true;
+            }
+        }
+        if any {
+            self.0.wake();
+        }
     }
 
     /// A completion queue that has `room` places for markers.
@@ -249,10 +273,10 @@ impl Shared {
 
     /// Starts the thread, if there is none; without it nothing would ever be destroyed.
     fn start(self: &Arc<Self>) -> bool {
-        if cfg!(test) {
+        #[cfg(test)]
+        if crate::fake::register(self) {
             // There the test does what the thread would.
-            #[cfg(test)]
-            crate::fake::register(self);
+            self.started.store(true, Ordering::Release);
             return true;
         }
         if self.started.swap(true, Ordering::AcqRel) {
@@ -288,6 +312,9 @@ impl Shared {
 
     /// Does what is to be done; says when to look again if nobody says so before.
     pub(crate) fn work(&self, now: Instant) -> Option<Duration> {
+        while let Some(ah) = self.ahs.pop() {
+            drop(ah);
+        }
         if self.state.lock().awaits_events()
             && let Some(events) = self.events.get().and_then(Weak::upgrade)
         {
@@ -339,5 +366,23 @@ impl Shared {
         };
         self.flags.take(qp_num, if posted.is_ok() { which.full_flag() } else { which.flag() });
         posted.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is told, and does not have to look at the time.
+    #[test]
+    fn the_thread_ends_with_its_context() {
+        let drains = Drains::new(Arc::default());
+        let shared = drains.0.clone();
+        let thread = std::thread::spawn(move || shared.run());
+        while drains.0.thread.get().is_none() {
+            std::thread::yield_now();
+        }
+        drop(drains);
+        thread.join().unwrap();
     }
 }

@@ -77,13 +77,14 @@ fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
 }
 
 /// A context has queue pairs that drain: the test does what its thread would.
-pub(crate) fn register(drains: &Arc<Shared>) {
+pub(crate) fn register(drains: &Arc<Shared>) -> bool {
     let drains = Arc::downgrade(drains);
     with(|state| {
         if !state.drains.iter().any(|known| known.ptr_eq(&drains)) {
             state.drains.push(drains);
         }
     });
+    true
 }
 
 /// Does what the threads of contexts would do by now.

@@ -124,9 +124,9 @@ fn flushing_again_is_a_change_like_others() {
     let other = qp.clone();
     fake::during_modify(move || other.modify(&QpAttr::to(QpState::Reset)).unwrap());
     qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
-    assert_eq!(polled(&cq), [(1, WcStatus::WrFlushErr)]);
-    // The one of the two that the device saw last.
+    // The one of the two that the device saw last; no completion has said so yet.
     assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(polled(&cq), [(1, WcStatus::WrFlushErr)]);
 }
 
 /// That nothing can be made at the moment says nothing about inline data.

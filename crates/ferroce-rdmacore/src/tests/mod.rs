@@ -167,9 +167,11 @@ fn datagrams_hold_their_address() {
     assert!(fake::live().contains(&"ah"));
     // As many more as can be outstanding: the first is certainly complete.
     let other = pd.create_ah(&peer()).unwrap();
+    fake::calls();
     for wr_id in 0..128 {
         qp.post_send(&[SendWr::send(wr_id, &[]).to(UdDest { ah: &other, qpn: 1, qkey: 1 })]).unwrap();
     }
+    assert_eq!(fake::calls(), 0, "whoever posts destroys the address");
     assert_eq!(fake::live().iter().filter(|what| **what == "ah").count(), 1);
     drop(other);
     drop(qp);
