@@ -145,7 +145,11 @@ sent() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
 # They notice nothing, and nobody new gets in.
 part_removal() {
   start load "ferroce perf write --bw --local -d rxe0 -n 100000000"
-  await 10 in_use || fail "the device is in use" "no queue pair can send" load
+  if ! await "$ready_limit" in_use; then
+    fail "the device is in use" "no queue pair can send" load
+    stop load
+    return
+  fi
   start removal "rdma link del rxe0"
   sleep 3
   if ended removal; then fail "the removal waits for the device's user" "it is over" removal; else pass "the removal waits for the device's user"; fi

@@ -68,30 +68,6 @@ pub(crate) const FAULTS: &[Fault] = &[
         },
     },
     Fault {
-        name: "read-again",
-        done: "a message, after a read with a bad second element and setting up anew",
-        rule: "SUCCESS",
-        wrong: "nothing",
-        see: |rig| {
-            let (a, b) = pair(rig, IBV_QPT_RC);
-            let (local, remote) = (rig.memory(8192), rig.memory(8192));
-            a.post(IBV_WR_RDMA_READ, &[local.first(3000), local.bad(3000)], remote.remote());
-            for _ in 0..2 {
-                a.post(IBV_WR_RDMA_WRITE, &[local.first(16)], remote.remote());
-            }
-            for _ in 0..3 {
-                a.completion();
-            }
-            for end in [a, b] {
-                end.to_state(IBV_QPS_RESET);
-            }
-            connect(IBV_QPT_RC, a, b);
-            b.receive(local.first(64));
-            a.send(&[local.first(64)]);
-            a.completion()
-        },
-    },
-    Fault {
         name: "access-event",
         done: "an event at the end that refuses a write",
         rule: "QP_ACCESS_ERR",
@@ -147,11 +123,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         rule: "accepted",
         wrong: "EINVAL",
         see: |rig| {
-            let (a, _) = pair(rig, IBV_QPT_RC);
-            // It waits for a receive.
-            a.send(&[rig.memory(8).first(8)]);
-            a.any_completion();
-            a.to_state(IBV_QPS_SQD);
+            let a = drains(rig);
             let attr = ibv_qp_attr { qp_state: IBV_QPS_SQD, retry_cnt: 5, ..Default::default() };
             a.modify(attr, IBV_QP_RETRY_CNT).into()
         },
@@ -162,11 +134,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         rule: "accepted",
         wrong: "EINVAL",
         see: |rig| {
-            let (a, _) = pair(rig, IBV_QPT_RC);
-            // It waits for a receive.
-            a.send(&[rig.memory(8).first(8)]);
-            a.any_completion();
-            a.to_state(IBV_QPS_SQD);
+            let a = drains(rig);
             a.to_state(IBV_QPS_RESET).into()
         },
     },
@@ -223,4 +191,17 @@ fn pair(rig: &'static Rig, qp_type: u32) -> (Qp, Qp) {
 fn connect(qp_type: u32, a: Qp, b: Qp) {
     a.connect(qp_type, b.number(), IBV_MTU_1024, IBV_QPS_RTS);
     b.connect(qp_type, a.number(), IBV_MTU_1024, IBV_QPS_RTS);
+}
+
+/// A queue pair in SQD whose send is outstanding for good: its peer does not exist, and it waits for ever. A send that is repeated would not
+/// do, as Soft-RoCE takes one that it is about to repeat for one that has not begun.
+fn drains(rig: &'static Rig) -> Qp {
+    const NOBODY: u32 = 0xff_fff0;
+    let a = rig.qp(IBV_QPT_RC);
+    a.connect(IBV_QPT_RC, NOBODY, IBV_MTU_1024, IBV_QPS_RTR);
+    a.rts(IBV_QPT_RC, 0);
+    a.send(&[rig.memory(8).first(8)]);
+    a.any_completion();
+    a.to_state(IBV_QPS_SQD);
+    a
 }

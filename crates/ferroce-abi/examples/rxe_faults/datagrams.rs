@@ -5,9 +5,6 @@ use crate::rig::{QKEY, Qp, Rig};
 use ferroce_abi::types::ibv_gid;
 use ferroce_abi::types::value::*;
 
-/// What a receive has before the datagram.
-const GRH: u32 = 40;
-
 pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "own-qkey",
@@ -19,19 +16,6 @@ pub(crate) const FAULTS: &[Fault] = &[
             b.receive(rig.memory(256).first(256));
             a.post(IBV_WR_SEND, &[rig.memory(8).first(8)], rig.to(None, b.number(), 0x8000_0000 | !QKEY));
             a.completion();
-            b.any_completion()
-        },
-    },
-    Fault {
-        name: "longer-than-mtu",
-        done: "what a receiver gets of a datagram that is longer than the MTU",
-        rule: "nothing",
-        wrong: "SUCCESS",
-        see: |rig| {
-            let (a, b) = pair(rig);
-            let length = rig.mtu() + 4;
-            b.receive(rig.memory(8192).first(GRH + length));
-            a.post(IBV_WR_SEND, &[rig.memory(8192).first(length)], rig.to(None, b.number(), QKEY));
             b.any_completion()
         },
     },

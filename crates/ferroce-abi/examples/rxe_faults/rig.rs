@@ -13,6 +13,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// What should not come would have come in this time.
 const NEVER: Duration = Duration::from_secs(1);
 
+/// 67 ms.
+const TIMEOUT: u8 = 14;
+
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// An open device with a protection domain.
@@ -100,15 +103,6 @@ impl Rig {
         let index = entries.iter().find(is_it).unwrap_or_else(|| panic!("{device} has no address {address}")).gid_index;
         let gid_index = u8::try_from(index).expect("a small index");
         Box::leak(Box::new(Self { library, context, pd, gid: ibv_gid { raw: gid }, gid_index }))
-    }
-
-    /// The port's MTU at the moment, in bytes.
-    pub(crate) fn mtu(&self) -> u32 {
-        let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open.
-        let number = unsafe { inline::query_port(self.library, self.context, 1, &mut attr) };
-        assert_eq!(number, 0, "querying the port");
-        128 << attr.active_mtu
     }
 
     pub(crate) fn memory(&self, length: usize) -> Memory {
@@ -228,15 +222,16 @@ impl Qp {
         let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         self.must(rtr, mask | rc(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
         if to == IBV_QPS_RTS {
-            self.rts(qp_type);
+            self.rts(qp_type, TIMEOUT);
         }
     }
 
-    pub(crate) fn rts(self, qp_type: u32) {
+    /// RTR to RTS. A `timeout` of 0 is never.
+    pub(crate) fn rts(self, qp_type: u32, timeout: u8) {
         use value::*;
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
-            timeout: 14,
+            timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 1,
@@ -252,7 +247,7 @@ impl Qp {
         let init = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qkey: QKEY, ..Default::default() };
         self.must(init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
         self.must(ibv_qp_attr { qp_state: IBV_QPS_RTR, ..Default::default() }, 0);
-        self.rts(IBV_QPT_UD);
+        self.rts(IBV_QPT_UD, TIMEOUT);
     }
 
     pub(crate) fn join(self, group: ibv_gid) {
