@@ -20,6 +20,18 @@ pub(crate) const FAULTS: &[Fault] = &[
         },
     },
     Fault {
+        name: "longer-than-mtu",
+        done: "a datagram that is longer than any MTU",
+        rule: "LOC_LEN_ERR for the sender and nothing for the receiver",
+        wrong: "SUCCESS for the sender and nothing for the receiver",
+        see: |rig| {
+            let (a, b) = pair(rig);
+            b.receive(rig.memory(8192).first(8192));
+            a.post(IBV_WR_SEND, &[rig.memory(8192).first(4097)], rig.to(None, b.number(), QKEY));
+            format!("{} for the sender and {} for the receiver", a.completion(), b.any_completion())
+        },
+    },
+    Fault {
         name: "multicast",
         done: "what a member on the same device gets of a group's datagram",
         rule: "SUCCESS",
