@@ -3,6 +3,7 @@
 use crate::Unavailable;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel's file systems are.
@@ -64,6 +65,24 @@ impl Host {
             ErrorKind::PermissionDenied => Some(Unavailable::NoPermission { device: name.into(), path, source: error }),
             _ => None,
         }
+    }
+
+    /// Opens the file of the kernel's connection manager. Reading an event never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable::NoConnectionManager`], [`Unavailable::NoCmFile`], [`Unavailable::NoCmPermission`], or [`Unavailable::Os`].
+    pub fn open_cm(&self) -> Result<File, Unavailable> {
+        let path = self.dev.join("infiniband/rdma_cm");
+        // The kernel says whether it has it even where nobody has made the file.
+        let class = self.sys.join("class/misc/rdma_cm");
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        opened.map_err(|error| match error.kind() {
+            ErrorKind::NotFound if !class.exists() => Unavailable::NoConnectionManager { missing: class },
+            ErrorKind::NotFound => Unavailable::NoCmFile { path },
+            ErrorKind::PermissionDenied => Unavailable::NoCmPermission { path, source: error },
+            _ => Unavailable::Os { what: format!("opening {}", path.display()), source: error },
+        })
     }
 
     /// The kernel's devices that user space can use, in alphabetical order.
@@ -129,6 +148,30 @@ mod tests {
         write(host.dev.join("infiniband/uverbs0"), "").unwrap();
         assert!(host.why_not_open("rxe0", "uverbs0").is_none());
         assert!(matches!(host.why_none(), Unavailable::NoProvider { names } if names == "rxe0"));
+    }
+
+    #[test]
+    fn each_reason_against_the_connection_manager_has_its_own_error() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_dir, host) = host();
+        let error = host.open_cm().unwrap_err();
+        assert!(matches!(error, Unavailable::NoConnectionManager { .. }), "{error}");
+        assert!(error.to_string().contains("modprobe rdma_ucm"), "{error}");
+
+        create_dir_all(host.sys.join("class/misc/rdma_cm")).unwrap();
+        let error = host.open_cm().unwrap_err();
+        assert!(matches!(&error, Unavailable::NoCmFile { path } if path.ends_with("infiniband/rdma_cm")), "{error}");
+
+        create_dir_all(host.dev.join("infiniband")).unwrap();
+        let file = host.dev.join("infiniband/rdma_cm");
+        write(&file, "").unwrap();
+        host.open_cm().unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
+        match host.open_cm() {
+            Err(error @ Unavailable::NoCmPermission { .. }) => assert!(error.to_string().contains("chmod 666")),
+            // Root may open anything.
+            other => assert!(other.is_ok() && File::open(&file).is_ok(), "{other:?}"),
+        }
     }
 
     #[test]

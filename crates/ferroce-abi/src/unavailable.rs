@@ -76,6 +76,38 @@ pub enum Unavailable {
         /// What the kernel says.
         source: io::Error,
     },
+    /// The kernel has no connection manager for programs.
+    #[error(
+        "the kernel's connection manager is not there for programs (there is no {}): load it (modprobe rdma_ucm); a container has that of \
+         its host",
+        .missing.display()
+    )]
+    NoConnectionManager {
+        /// What rdma_ucm would have made.
+        missing: PathBuf,
+    },
+    /// There is no file to use the kernel's connection manager by.
+    #[error(
+        "the kernel's connection manager has no file {}: let udev make it, or give it to the container (docker run \
+         --device=/dev/infiniband)",
+        .path.display()
+    )]
+    NoCmFile {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// This process may not use the kernel's connection manager.
+    #[error(
+        "no permission to open {}: it must be readable and writable for this user (chmod 666, or a group by a udev rule, as \
+         rdma-core installs one)",
+        .path.display()
+    )]
+    NoCmPermission {
+        /// Its file.
+        path: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// Anything else that the library says.
     #[error("{what}: {source}")]
     Os {

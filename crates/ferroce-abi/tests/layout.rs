@@ -38,6 +38,17 @@ macro_rules! layouts {
     }};
 }
 
+/// Offsets only.
+macro_rules! offsets {
+    ($name:ident $c_type:literal { $($field:ident),* }) => {
+        vec![$(Fact {
+            name: format!("{}.{}", stringify!($name), stringify!($field)),
+            ours: std::mem::offset_of!($name, $field),
+            c: format!("offsetof({}, {})", $c_type, stringify!($field)),
+        }),*]
+    };
+}
+
 fn layouts() -> Vec<Fact> {
     layouts! {
         ibv_gid "union ibv_gid" { raw },
@@ -119,6 +130,70 @@ fn layouts() -> Vec<Fact> {
     }
 }
 
+/// The structures of the kernel's connection manager.
+fn connection_manager() -> Vec<Fact> {
+    use ferroce_abi::rdma_cm::wire::*;
+    layouts! {
+        cmd_hdr "struct rdma_ucm_cmd_hdr" { cmd, len_in as "in", len_out as "out" },
+        create_id "struct rdma_ucm_create_id" { uid, response, ps, qp_type },
+        create_id_resp "struct rdma_ucm_create_id_resp" { id },
+        destroy_id "struct rdma_ucm_destroy_id" { response, id },
+        destroy_id_resp "struct rdma_ucm_destroy_id_resp" { events_reported },
+        bind "struct rdma_ucm_bind" { id, addr_size, addr },
+        resolve_addr "struct rdma_ucm_resolve_addr" { id, timeout_ms, src_size, dst_size, src_addr, dst_addr },
+        resolve_route "struct rdma_ucm_resolve_route" { id, timeout_ms },
+        query "struct rdma_ucm_query" { response, id, option },
+        query_addr_resp "struct rdma_ucm_query_addr_resp" { node_guid, port_num, pkey, src_size, dst_size, src_addr,
+            dst_addr },
+        conn_param "struct rdma_ucm_conn_param" { qp_num, qkey, private_data, private_data_len, srq,
+            responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, valid },
+        ah_attr "struct ib_uverbs_ah_attr" { dgid as "grh.dgid", flow_label as "grh.flow_label",
+            sgid_index as "grh.sgid_index", hop_limit as "grh.hop_limit", traffic_class as "grh.traffic_class", dlid,
+            sl, src_path_bits, static_rate, is_global, port_num },
+        ud_param "struct rdma_ucm_ud_param" { qp_num, qkey, ah_attr, private_data, private_data_len },
+        listen "struct rdma_ucm_listen" { id, backlog },
+        reject "struct rdma_ucm_reject" { id, private_data_len, private_data },
+        disconnect "struct rdma_ucm_disconnect" { id },
+        init_qp_attr "struct rdma_ucm_init_qp_attr" { response, id, qp_state },
+        qp_attr "struct ib_uverbs_qp_attr" { qp_attr_mask, qp_state, cur_qp_state, path_mtu, path_mig_state, qkey,
+            rq_psn, sq_psn, dest_qp_num, qp_access_flags, ah_attr, alt_ah_attr, max_send_wr, max_inline_data,
+            pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic,
+            min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout },
+        get_event "struct rdma_ucm_get_event" { response },
+        event_resp "struct rdma_ucm_event_resp" { uid, id, event, status, param, ece },
+        set_option "struct rdma_ucm_set_option" { optval, id, level, optname, optlen },
+        notify "struct rdma_ucm_notify" { id, event },
+        join_mcast "struct rdma_ucm_join_mcast" { response, uid, id, addr_size, join_flags, addr },
+    }
+    .into_iter()
+    // Their ends differ: there we have none of the fields that came later.
+    .chain(offsets!(connect "struct rdma_ucm_connect" { conn_param, id, reserved }))
+    .chain(offsets!(accept "struct rdma_ucm_accept" { uid, conn_param, id, reserved }))
+    .collect()
+}
+
+fn connection_manager_values() -> Vec<Fact> {
+    use ferroce_abi::rdma_cm::wire;
+    let fact = |name: &str, ours: u32| Fact { name: name.into(), ours: ours as usize, c: name.into() };
+    macro_rules! numbers {
+        ($module:ident $prefix:literal $($name:ident)*) => {
+            [$(fact(concat!($prefix, stringify!($name)), wire::$module::$name)),*]
+        };
+    }
+    let commands = numbers!(cmd "RDMA_USER_CM_CMD_" CREATE_ID DESTROY_ID RESOLVE_ROUTE CONNECT LISTEN ACCEPT REJECT
+        DISCONNECT INIT_QP_ATTR GET_EVENT SET_OPTION NOTIFY LEAVE_MCAST QUERY BIND RESOLVE_ADDR JOIN_MCAST);
+    let others = [
+        fact("RDMA_USER_CM_QUERY_ADDR", wire::QUERY_ADDR),
+        fact("RDMA_OPTION_ID", wire::OPTION_ID),
+        fact("RDMA_OPTION_ID_TOS", wire::OPTION_ID_TOS),
+        fact("RDMA_OPTION_ID_ACK_TIMEOUT", wire::OPTION_ID_ACK_TIMEOUT),
+        fact("RDMA_MC_JOIN_FLAG_FULLMEMBER", wire::JOIN_FULL_MEMBER.into()),
+        fact("RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER", wire::JOIN_SEND_ONLY.into()),
+        fact("RDMA_MAX_PRIVATE_DATA", wire::MAX_PRIVATE_DATA as u32),
+    ];
+    commands.into_iter().chain(others).collect()
+}
+
 fn values() -> Vec<Fact> {
     let fact = |&(name, value): &(&str, u32)| Fact { name: name.into(), ours: value as usize, c: name.into() };
     value::ALL.iter().map(fact).collect()
@@ -127,8 +202,10 @@ fn values() -> Vec<Fact> {
 /// What the compiler says of each fact; `None` if there is no compiler, or it does not find the headers.
 fn ask_the_compiler(facts: &[Fact]) -> Option<BTreeMap<String, usize>> {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut program =
-        String::from("#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");
+    let mut program = String::from(
+        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include \
+         <rdma/rdma_user_cm.h>\nint main(void) {\n",
+    );
     for Fact { name, c, .. } in facts {
         writeln!(program, "printf(\"{name} %zu\\n\", (size_t)({c}));").expect("a string");
     }
@@ -154,7 +231,8 @@ fn ask_the_compiler(facts: &[Fact]) -> Option<BTreeMap<String, usize>> {
 
 #[test]
 fn layouts_are_those_of_the_headers() {
-    let facts: Vec<Fact> = layouts().into_iter().chain(values()).collect();
+    let facts: Vec<Fact> =
+        [layouts(), values(), connection_manager(), connection_manager_values()].into_iter().flatten().collect();
     let Some(theirs) = ask_the_compiler(&facts) else {
         println!(
             "skipped: there is no C compiler that finds infiniband/verbs.h (Debian: apt install gcc libibverbs-dev)"
