@@ -48,10 +48,13 @@ impl Connection {
         post: impl FnOnce(&Qp) -> Result<()>,
     ) -> Result<Self> {
         let deadline = Instant::now() + timeout;
-        let channel = EventChannel::new()?;
-        let (id, qp) = start(endpoint, &channel, peer, private_data, timeout, post)?;
-        let private_data = settled(&channel, deadline, "the connection")?;
-        Ok(Self { id, channel, qp, private_data })
+        let mut attempt = Attempt::begin(endpoint, peer, private_data, timeout, post)?;
+        while let Some(event) = next_before(&attempt.channel, deadline)? {
+            if let Some(private_data) = attempt.on(event)? {
+                return attempt.finish(private_data);
+            }
+        }
+        Err(Error::TimedOut { what: "the connection" })
     }
 
     /// As [`Self::connect`], for an executor of the caller's. The attempt ends when the future is dropped.
@@ -66,13 +69,12 @@ impl Connection {
         timeout: Duration,
         post: impl FnOnce(&Qp) -> Result<()>,
     ) -> Result<Self> {
-        let channel = EventChannel::new()?;
-        let (id, qp) = start(endpoint, &channel, peer, private_data, timeout, post)?;
+        let mut attempt = Attempt::begin(endpoint, peer, private_data, timeout, post)?;
         loop {
             // The protocol's own deadline ends the wait.
-            let event = channel.next_async().await?;
-            if let Some(private_data) = outcome(event)? {
-                return Ok(Self { id, channel, qp, private_data });
+            let event = attempt.channel.next_async().await?;
+            if let Some(private_data) = attempt.on(event)? {
+                return attempt.finish(private_data);
             }
         }
     }
@@ -124,28 +126,53 @@ impl Drop for Connection {
     }
 }
 
-fn start(
-    endpoint: &Endpoint,
-    channel: &EventChannel,
-    peer: SocketAddr,
-    private_data: &[u8],
-    timeout: Duration,
-    post: impl FnOnce(&Qp) -> Result<()>,
-) -> Result<(Id, Qp)> {
-    let id = endpoint.cm.create_id(channel, PortSpace::Tcp);
-    id.set_options(|options| options.connect_timeout = timeout)?;
-    // Their events say nothing that the calls do not.
-    id.resolve_addr(None, peer)?;
-    if let Some(event) = channel.try_next()?
-        && let EventKind::AddrError(error) = event.into_parts().1
-    {
-        return Err(error);
+/// A connection that is being made.
+struct Attempt<'a, F> {
+    id: Id,
+    channel: EventChannel,
+    endpoint: &'a Endpoint,
+    private_data: &'a [u8],
+    /// Until it was called.
+    post: Option<F>,
+    qp: Option<Qp>,
+}
+
+impl<'a, F: FnOnce(&Qp) -> Result<()>> Attempt<'a, F> {
+    fn begin(
+        endpoint: &'a Endpoint,
+        peer: SocketAddr,
+        private_data: &'a [u8],
+        timeout: Duration,
+        post: F,
+    ) -> Result<Self> {
+        let channel = EventChannel::new()?;
+        let id = endpoint.cm.create_id(&channel, PortSpace::Tcp);
+        id.set_options(|options| options.connect_timeout = timeout)?;
+        id.resolve_addr(None, peer)?;
+        Ok(Self { id, channel, endpoint, private_data, post: Some(post), qp: None })
     }
-    id.resolve_route()?;
-    let qp = id.create_qp(&endpoint.pd, &endpoint.qp)?;
-    post(&qp)?;
-    id.connect(&ConnParam { private_data, ..ConnParam::default() })?;
-    Ok((id, qp))
+
+    /// The next step. Returns the private data once the connection is established.
+    fn on(&mut self, event: Event) -> Result<Option<Vec<u8>>> {
+        match event.kind() {
+            EventKind::AddrResolved => self.id.resolve_route()?,
+            EventKind::RouteResolved => {
+                let qp = self.id.create_qp(&self.endpoint.pd, &self.endpoint.qp)?;
+                if let Some(post) = self.post.take() {
+                    post(&qp)?;
+                }
+                self.qp = Some(qp);
+                self.id.connect(&ConnParam { private_data: self.private_data, ..ConnParam::default() })?;
+            }
+            _ => return outcome(event),
+        }
+        Ok(None)
+    }
+
+    fn finish(self, private_data: Vec<u8>) -> Result<Connection> {
+        let qp = self.qp.ok_or(Error::Destroyed)?;
+        Ok(Connection { id: self.id, channel: self.channel, qp, private_data })
+    }
 }
 
 /// The next event, if one comes before `deadline`. Who wakes the channel's readers means others.
@@ -177,6 +204,7 @@ fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
         EventKind::Unreachable { sent } => Refusal::Unreachable { sent },
         EventKind::ConnectError(refusal) => refusal,
         EventKind::Disconnected(_) => Refusal::Disconnected,
+        EventKind::AddrError(error) | EventKind::RouteError(error) => return Err(error),
         _ => return Ok(None),
     }))
 }

@@ -37,11 +37,20 @@ pub enum Error {
     /// All ports of the port space are taken.
     #[error("no free port: the host has as many listeners as there can be")]
     NoPort,
-    /// The device does not let programs manage connections themselves.
+    /// The device does not let programs manage connections themselves, and so not choose settings of the protocol.
     #[error("{device} keeps queue pair 1 to itself: its connections are managed by the kernel")]
     NoGsi {
         /// The device.
         device: String,
+    },
+    /// The kernel is to manage the connections of the device, and its connection manager cannot be used.
+    #[error(transparent)]
+    Unavailable(#[from] ferroce_abi::Unavailable),
+    /// The kernel's connection manager cannot do it.
+    #[error("the kernel's connection manager cannot do that: {what}")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
     },
     /// The peer, or the network, refused.
     #[error("the connection was not established: {0}")]

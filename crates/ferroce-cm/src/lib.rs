@@ -19,23 +19,25 @@
 //! [`proto`] is the protocol itself (IBTA volume 1, chapter 12) as a state machine without I/O.
 #![forbid(unsafe_code)]
 
+mod backend;
 mod channel;
 mod connection;
 mod error;
 mod event;
 mod id;
+mod kernel;
 mod manager;
 #[cfg(test)]
 mod model;
 pub mod proto;
 mod sync;
 
+pub use backend::ConnectionManager;
 pub use channel::{EventChannel, NextEvent};
 pub use connection::{Connection, Endpoint, Incoming, Listener};
 pub use error::{Error, Refusal, Result};
 pub use event::{Event, EventKind, Offer, UdParam};
 pub use id::{ConnParam, Id, Membership, Options, Phase, SetupIn, UDP_QKEY};
-pub use manager::ConnectionManager;
 
 /// The port spaces of rdma_cm, which keep connections and datagram services apart.
 pub use ferroce_wire::cm::{PortSpace, RejectReason};

@@ -1,23 +1,15 @@
-//! Connection management of one open device.
+//! Connection management of one open device by the protocol itself: messages come and go over queue pair 1.
 
-use crate::channel::EventChannel;
-use crate::id::{Id, IdCore, Queued, is_link_local};
-use crate::proto::{Address, Config, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
+use crate::id::{IdCore, Queued, is_link_local};
+use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
 use crate::sync::Mutex;
-use crate::{Error, PortSpace, Result};
+use crate::{Error, Result};
 use ferroce_verbs::{
     AhAttr, AhCache, AhLease, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd,
 };
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-
-/// Manages the connections of one open device. Clones are handles to one manager; ids are made with it and keep it.
-///
-/// It works in the threads that make progress for the device and has none of its own.
-#[derive(Clone)]
-pub struct ConnectionManager(pub(crate) Arc<Manager>);
 
 /// Peers whose addresses are kept.
 const ROUTES: usize = 4096;
@@ -25,6 +17,7 @@ const ROUTES: usize = 4096;
 /// Ports that are given to ids that do not ask for one, as Linux does (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
 
+/// It works in the threads that make progress for the device and has none of its own.
 pub(crate) struct Manager {
     this: Weak<Self>,
     pub(crate) context: Context,
@@ -61,31 +54,9 @@ struct Outcome {
     wake_at: Option<Nanos>,
 }
 
-impl ConnectionManager {
-    /// Manages the connections of `context`, with the defaults.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoGsi`] if the device manages connections itself; [`Error::Device`] if the context has a manager already.
-    pub fn new(context: &Context) -> Result<Self> {
-        Self::with_config(context, |_| {})
-    }
-
-    /// Manages the connections of `context`, with settings that `change` has changed.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Self::new`].
-    pub fn with_config(context: &Context, change: impl FnOnce(&mut Config)) -> Result<Self> {
-        Self::with_rng(context, StdRng::from_os_rng(), change)
-    }
-
-    /// As [`Self::with_config`], with a source of randomness of the caller's: with a known one a simulation can be repeated.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Self::new`].
-    pub fn with_rng(context: &Context, rng: StdRng, change: impl FnOnce(&mut Config)) -> Result<Self> {
+impl Manager {
+    /// Takes over queue pair 1 of `context`.
+    pub(crate) fn new(context: &Context, rng: StdRng, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
         let info = context.info();
         let gsi = context.gsi().ok_or(Error::NoGsi { device: info.name })?;
         let mut config = Config::new(info.node_guid, gsi.comm_id_prefix());
@@ -93,7 +64,7 @@ impl ConnectionManager {
         let protocol = Protocol { endpoint: Endpoint::new(config, rng), ids: HashMap::new(), next_cookie: 1 };
         let pd = context.alloc_pd().map_err(Error::device("making a protection domain"))?;
         let cache = context.ah_cache().map_err(Error::device("making the cache of address handles"))?;
-        let manager = Arc::new_cyclic(|this: &Weak<Manager>| Manager {
+        let manager = Arc::new_cyclic(|this: &Weak<Self>| Self {
             this: this.clone(),
             context: context.clone(),
             pd,
@@ -104,47 +75,21 @@ impl ConnectionManager {
         });
         let handler: Weak<dyn MadHandler> = manager.this.clone();
         manager.gsi.set_handler(handler).map_err(Error::device("taking over queue pair 1"))?;
-        Ok(Self(manager))
+        Ok(manager)
     }
 
-    /// Makes an id (`rdma_create_id`), whose events come to `channel`.
-    #[must_use]
-    pub fn create_id(&self, channel: &EventChannel, port_space: PortSpace) -> Id {
-        IdCore::create(&self.0, channel.core().clone(), port_space)
+    pub(crate) fn usage(&self) -> Usage {
+        self.protocol.lock().endpoint.usage()
     }
 
-    /// The device.
-    #[must_use]
-    pub fn context(&self) -> &Context {
-        &self.0.context
+    pub(crate) fn id_count(&self) -> usize {
+        self.protocol.lock().ids.len()
     }
 
-    /// What is held: for those who look for leaks.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.0.protocol.lock().endpoint.usage()
+    pub(crate) fn counters(&self) -> Counters {
+        *self.protocol.lock().endpoint.counters()
     }
 
-    /// Ids that exist.
-    #[must_use]
-    pub fn id_count(&self) -> usize {
-        self.0.protocol.lock().ids.len()
-    }
-
-    /// Named counters of the protocol.
-    #[must_use]
-    pub fn counters(&self) -> crate::proto::Counters {
-        *self.0.protocol.lock().endpoint.counters()
-    }
-}
-
-impl std::fmt::Debug for ConnectionManager {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectionManager").field("usage", &self.usage()).finish_non_exhaustive()
-    }
-}
-
-impl Manager {
     /// Runs `work` on the protocol, then does what follows from it.
     pub(crate) fn run<T>(self: &Arc<Self>, work: impl FnOnce(&mut Protocol, Nanos) -> T) -> T {
         let mut outcome = Outcome::default();

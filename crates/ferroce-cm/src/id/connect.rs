@@ -3,6 +3,7 @@
 use super::resolve::with_scope;
 use super::setup::Negotiated;
 use super::{Id, IdState, Phase};
+use crate::backend::Backend;
 use crate::proto::{AcceptParams, Address, ConnectParams, ConnectRequest};
 use crate::{Error, PortSpace, Result};
 use ferroce_verbs::{Gid, QpType};
@@ -32,7 +33,7 @@ pub struct ConnParam<'a> {
 }
 
 /// What the software device can have outstanding.
-const DEPTH: u8 = 16;
+pub(super) const DEPTH: u8 = 16;
 pub(super) const PKEY: u16 = 0xffff;
 
 impl Id {
@@ -46,9 +47,13 @@ impl Id {
     ///
     /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.connect_by_kernel(manager, param),
+        };
         let core = self.core();
         if core.is_datagram() {
-            return self.ask(param);
+            return self.ask(manager, param);
         }
         let options = *core.options.lock();
         let mut state = self.state()?;
@@ -64,8 +69,8 @@ impl Id {
         let initiator_depth = param.initiator_depth.unwrap_or(DEPTH);
         let retry_count = param.retry_count.unwrap_or(7);
         let rnr_retry_count = param.rnr_retry_count.unwrap_or(7);
-        let address = core.manager.address(gid.gid, route.dgid);
-        let (conn, psn) = core.manager.run(|protocol, now| {
+        let address = manager.address(gid.gid, route.dgid);
+        let (conn, psn) = manager.run(|protocol, now| {
             let cookie = core.enroll(protocol);
             let psn = protocol.endpoint.random_psn();
             let conn = protocol.endpoint.connect(
@@ -120,9 +125,13 @@ impl Id {
     /// [`Error::Phase`] if there is no request to grant, or it was taken back; [`Error::Device`] if the queue pair cannot be moved, in
     /// which case the request is rejected.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.accept_by_kernel(manager, param),
+        };
         let core = self.core();
         if core.is_datagram() {
-            return self.answer_with_qp(param);
+            return self.answer_with_qp(manager, param);
         }
         let qp = {
             let mut state = self.state()?;
@@ -137,7 +146,7 @@ impl Id {
                 // What the peer's queue pair is to do; ours does what the peer said.
                 state.negotiated.offered_rnr_retry = rnr_retry_count;
             }
-            state.negotiated.psn = core.manager.run(|protocol, _| protocol.endpoint.random_psn());
+            state.negotiated.psn = manager.run(|protocol, _| protocol.endpoint.random_psn());
             if param.qp_num.is_none() { state.qp.clone() } else { None }
         };
         if let Some(qp) = &qp
@@ -152,7 +161,7 @@ impl Id {
             return Err(Error::Phase { call: "accept", phase: state.phase });
         };
         let negotiated = state.negotiated;
-        core.manager.run(|protocol, now| {
+        manager.run(|protocol, now| {
             protocol.endpoint.accept(
                 now,
                 conn,
@@ -181,14 +190,18 @@ impl Id {
     ///
     /// [`Error::Phase`] if there is nothing to refuse.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.reject_by_kernel(manager, private_data),
+        };
         if self.core().is_datagram() {
-            return self.refuse(private_data);
+            return self.refuse(manager, private_data);
         }
         let mut state = self.state()?;
         let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
             return Err(Error::Phase { call: "reject", phase: state.phase });
         };
-        self.core().manager.run(|protocol, now| {
+        manager.run(|protocol, now| {
             let info = AdditionalInfo::EMPTY;
             protocol.endpoint.reject(now, conn, RejectReason::ConsumerDefined, info, private_data)
         })?;
@@ -223,10 +236,14 @@ impl Id {
     ///
     /// [`Error::Phase`] unless the id has accepted.
     pub fn notify_established(&self) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.notify_kernel(manager),
+        };
         let state = self.state()?;
         match (state.phase, state.conn) {
             (Phase::Accepted | Phase::Connected, Some(conn)) => {
-                self.core().manager.run(|protocol, _| protocol.endpoint.notify_established(conn))?;
+                manager.run(|protocol, _| protocol.endpoint.notify_established(conn))?;
                 Ok(())
             }
             (phase, _) => Err(Error::Phase { call: "notify_established", phase }),
@@ -241,6 +258,10 @@ impl Id {
     ///
     /// [`Error::Phase`] if there was no connection yet, or in the port space UDP, where there is none.
     pub fn disconnect(&self) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.disconnect_by_kernel(manager),
+        };
         let core = self.core();
         let qp = {
             let mut state = self.state()?;
@@ -248,12 +269,12 @@ impl Id {
                 (Phase::Disconnecting, _) | (Phase::Disconnected, None) => None,
                 (Phase::Disconnected, Some(conn)) => {
                     // Where there is nobody to answer, it does nothing.
-                    core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
                     state.qp.clone()
                 }
                 (Phase::Connected | Phase::Accepted, Some(conn)) => {
                     state.phase = Phase::Disconnecting;
-                    core.manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
                     state.qp.clone()
                 }
                 (phase, _) => {
@@ -273,17 +294,21 @@ impl Id {
 impl super::IdCore {
     /// Gives up a connection that cannot be used. Whether that is its end: otherwise it is over already, and an event says so.
     pub(super) fn abandon(self: &std::sync::Arc<Self>) -> bool {
+        let manager = match &self.backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.abandon_by_kernel(manager),
+        };
         let mut state = self.state.lock();
         let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else { return false };
         state.phase = Phase::Disconnected;
         let (reason, info) = (RejectReason::ConsumerDefined, AdditionalInfo::EMPTY);
-        self.manager.run(|protocol, now| protocol.endpoint.reject(now, conn, reason, info, &[]).is_ok())
+        manager.run(|protocol, now| protocol.endpoint.reject(now, conn, reason, info, &[]).is_ok())
     }
 }
 
 impl IdState {
     /// Number, shared receive queue and service of the queue pair that connects.
-    fn queue_pair(&self, param: &ConnParam<'_>) -> Result<(u32, bool, TransportService)> {
+    pub(super) fn queue_pair(&self, param: &ConnParam<'_>) -> Result<(u32, bool, TransportService)> {
         if let Some(qp_num) = param.qp_num {
             return Ok((qp_num, param.srq, TransportService::Rc));
         }

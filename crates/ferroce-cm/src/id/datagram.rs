@@ -5,6 +5,7 @@
 use super::connect::with_header;
 use super::{Id, IdCore, IdState, Phase};
 use crate::event::UdParam;
+use crate::manager::Manager;
 use crate::proto::{ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse};
 use crate::{ConnParam, Error, Event, EventKind, Offer, PortSpace, Result};
 use ferroce_verbs::{Gid, GlobalRoute, QpAttr, QpState};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub const UDP_QKEY: u32 = 0x0123_4567;
 
 /// Private data of a SIDR_REQ.
-const QUESTION: usize = 216;
+pub(super) const QUESTION: usize = 216;
 
 /// What an id has open with the protocol.
 #[derive(Clone, Copy)]
@@ -28,7 +29,7 @@ pub(super) enum Sidr {
 
 impl Id {
     /// Asks the peer for the queue pair that serves its port.
-    pub(super) fn ask(&self, param: &ConnParam<'_>) -> Result<()> {
+    pub(super) fn ask(&self, manager: &Arc<Manager>, param: &ConnParam<'_>) -> Result<()> {
         let core = self.core();
         let timeout = core.options.lock().connect_timeout.as_nanos() as u64;
         let mut state = self.state()?;
@@ -39,8 +40,8 @@ impl Id {
         };
         let (private_data, length) = with_header::<QUESTION>(local, peer, param.private_data)?;
         let route = path.grh.unwrap_or(GlobalRoute::new(Gid::from(peer.ip()), gid.index));
-        let address = core.manager.address(gid.gid, route.dgid);
-        let sidr = core.manager.run(|protocol, now| {
+        let address = manager.address(gid.gid, route.dgid);
+        let sidr = manager.run(|protocol, now| {
             let cookie = core.enroll(protocol);
             protocol.endpoint.resolve_service(
                 now,
@@ -62,21 +63,21 @@ impl Id {
     }
 
     /// Answers a peer's question with the id's queue pair, or that of `param`.
-    pub(super) fn answer_with_qp(&self, param: &ConnParam<'_>) -> Result<()> {
+    pub(super) fn answer_with_qp(&self, manager: &Arc<Manager>, param: &ConnParam<'_>) -> Result<()> {
         let mut state = self.state()?;
         let own = state.qp.as_ref().map(ferroce_verbs::Qp::qp_num);
         let qpn =
             param.qp_num.or(own).ok_or(Error::Phase { call: "accepting without a queue pair", phase: state.phase })?;
         let qkey = param.qkey.unwrap_or(UDP_QKEY);
-        self.core().answer(&mut state, "accept", SidrStatus::Success, (qpn, qkey), param.private_data)?;
+        self.core().answer(manager, &mut state, "accept", SidrStatus::Success, (qpn, qkey), param.private_data)?;
         state.phase = Phase::Connected;
         Ok(())
     }
 
     /// Answers a peer's question with a refusal.
-    pub(super) fn refuse(&self, private_data: &[u8]) -> Result<()> {
+    pub(super) fn refuse(&self, manager: &Arc<Manager>, private_data: &[u8]) -> Result<()> {
         let mut state = self.state()?;
-        self.core().answer(&mut state, "reject", SidrStatus::Reject, (0, 0), private_data)?;
+        self.core().answer(manager, &mut state, "reject", SidrStatus::Reject, (0, 0), private_data)?;
         state.phase = Phase::Disconnected;
         Ok(())
     }
@@ -89,6 +90,7 @@ impl IdCore {
 
     fn answer(
         self: &Arc<Self>,
+        manager: &Arc<Manager>,
         state: &mut IdState,
         call: &'static str,
         status: SidrStatus,
@@ -99,7 +101,7 @@ impl IdCore {
             return Err(Error::Phase { call, phase: state.phase });
         };
         let answer = answer_of(status, qp, private_data);
-        self.manager.run(|protocol, now| protocol.endpoint.answer_sidr(now, sidr, &answer))?;
+        manager.run(|protocol, now| protocol.endpoint.answer_sidr(now, sidr, &answer))?;
         state.sidr = None;
         Ok(())
     }
@@ -114,20 +116,31 @@ impl IdCore {
     }
 
     /// What a reader delivers of a peer's question. Nothing if nobody waits for the answer any more.
-    pub(super) fn on_question(self: &Arc<Self>, id: Id, child: Id, request: &SidrRequest) -> Option<Event> {
+    pub(super) fn on_question(
+        self: &Arc<Self>,
+        manager: &Arc<Manager>,
+        id: Id,
+        child: Id,
+        request: &SidrRequest,
+    ) -> Option<Event> {
         child.core().announce(self);
         // Its place in the backlog is free.
-        self.manager.run(|protocol, now| protocol.endpoint.sidr_request_read(now, request.sidr)).ok()?;
+        manager.run(|protocol, now| protocol.endpoint.sidr_request_read(now, request.sidr)).ok()?;
         let data = request.private_data.as_slice().get(IpCmHeader::LEN..).unwrap_or_default();
         let kind = EventKind::ConnectRequest { id: child, offer: Offer::default() };
         Some(Event::new(id, kind, data))
     }
 
     /// What a reader delivers of the peer's answer.
-    pub(super) fn on_answer(self: &Arc<Self>, id: Id, response: &SidrResponse) -> Option<Event> {
+    pub(super) fn on_answer(
+        self: &Arc<Self>,
+        manager: &Arc<Manager>,
+        id: Id,
+        response: &SidrResponse,
+    ) -> Option<Event> {
         let reason = refusal(response.status);
         let phase = if reason.is_none() { Phase::Connected } else { Phase::Disconnected };
-        let path = self.question_over(phase)?;
+        let path = self.question_over(manager, phase)?;
         let (kind, ud) = match reason {
             Some(reason) => (EventKind::Rejected { reason }, None),
             None => {
@@ -139,19 +152,19 @@ impl IdCore {
     }
 
     /// What a reader delivers if nobody answered.
-    pub(super) fn on_no_answer(self: &Arc<Self>, id: Id, sent: u32) -> Option<Event> {
-        self.question_over(Phase::Disconnected)?;
+    pub(super) fn on_no_answer(self: &Arc<Self>, manager: &Arc<Manager>, id: Id, sent: u32) -> Option<Event> {
+        self.question_over(manager, Phase::Disconnected)?;
         Some(Event::new(id, EventKind::Unreachable { sent }, &[]))
     }
 
     /// Lets go of the id's question; returns the way to the peer.
-    fn question_over(self: &Arc<Self>, phase: Phase) -> Option<ferroce_verbs::AhAttr> {
+    fn question_over(self: &Arc<Self>, manager: &Arc<Manager>, phase: Phase) -> Option<ferroce_verbs::AhAttr> {
         let mut state = self.state.lock();
         // Destroyed meanwhile, there is none.
         let Some(Sidr::Asked(sidr)) = state.sidr else { return None };
         state.sidr = None;
         state.phase = phase;
-        self.manager.run(|protocol, _| protocol.endpoint.destroy_sidr(sidr)).ok()?;
+        manager.run(|protocol, _| protocol.endpoint.destroy_sidr(sidr)).ok()?;
         state.path
     }
 }
@@ -180,7 +193,7 @@ const fn answer_of(status: SidrStatus, (qpn, qkey): (u32, u32), private_data: &[
 }
 
 /// The reason that says the same of a connection.
-fn refusal(status: SidrStatus) -> Option<RejectReason> {
+pub(super) fn refusal(status: SidrStatus) -> Option<RejectReason> {
     Some(match status {
         SidrStatus::Success => return None,
         SidrStatus::Unsupported => RejectReason::InvalidServiceId,

@@ -1,7 +1,9 @@
 //! The end of an id, at any time.
 
+use super::kernel;
 use super::multicast::Group;
 use super::{Id, IdCore, Phase};
+use crate::backend::Backend;
 use crate::sync::atomic::Ordering;
 use ferroce_verbs::Qp;
 use std::sync::Arc;
@@ -23,7 +25,9 @@ impl Id {
         let mut state = self.core().state.lock();
         let qp = state.qp.take();
         let attached: Vec<_> = state.groups.iter_mut().filter_map(Group::take_qp).collect();
+        let detached = state.kernel.take_qps();
         drop(state);
+        detached.into_iter().for_each(kernel::Attached::detach);
         attached.into_iter().for_each(Group::detach);
         qp
     }
@@ -31,7 +35,7 @@ impl Id {
 
 impl IdCore {
     pub(crate) fn destroy(self: &Arc<Self>) {
-        let (conn, sidr, listener, service, qp, context, groups) = {
+        let (conn, sidr, listener, service, qp, context, groups, kernel) = {
             let mut state = self.state.lock();
             // With the lock: whoever else destroys it returns only once all calls see that it is.
             if state.phase == Phase::Destroyed {
@@ -39,12 +43,32 @@ impl IdCore {
             }
             state.phase = Phase::Destroyed;
             self.destroyed.store(true, Ordering::Release);
-            let own = (state.qp.take(), state.context.take(), std::mem::take(&mut state.groups));
-            (state.conn.take(), state.sidr.take(), state.listener.take(), state.service.take(), own.0, own.1, own.2)
+            let own = (
+                state.qp.take(),
+                state.context.take(),
+                std::mem::take(&mut state.groups),
+                std::mem::take(&mut state.kernel),
+            );
+            (
+                state.conn.take(),
+                state.sidr.take(),
+                state.listener.take(),
+                state.service.take(),
+                own.0,
+                own.1,
+                own.2,
+                own.3,
+            )
         };
         // Requests that peers make from here on find the queue closed, or the listener.
         let unread = self.queue.close();
-        self.manager.run(|protocol, now| {
+        let Backend::Native(manager) = &self.backend else {
+            // The kernel tells the peer, once nobody is in the middle of a command with the id.
+            kernel.end();
+            drop((unread, qp, context));
+            return;
+        };
+        manager.run(|protocol, now| {
             // A name that is stale already is one that the protocol has let go of.
             if let Some(conn) = conn {
                 let _ = protocol.endpoint.destroy(now, conn);
@@ -58,7 +82,7 @@ impl IdCore {
             protocol.dismiss(self.cookie.load(Ordering::Relaxed));
         });
         if let Some(service) = service {
-            self.manager.gsi.release_service(service);
+            manager.gsi.release_service(service);
         }
         groups.into_iter().for_each(Group::detach);
         // Without locks: with them may go ids, and the queue pair.

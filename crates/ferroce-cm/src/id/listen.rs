@@ -1,6 +1,8 @@
 //! Listeners.
 
-use super::{Id, IdCore, Phase};
+use super::{Id, Phase};
+use crate::backend::Backend;
+use crate::manager::Manager;
 use crate::proto::{Bind, ListenParams, Service};
 use crate::{Error, Result};
 use ferroce_verbs::{Gid, ServiceBinding};
@@ -21,6 +23,10 @@ impl Id {
     /// [`Error::Address`] if another listener of the host has the address, [`Error::NoPort`] if there is no free one,
     /// [`Error::Phase`] unless the id is bound.
     pub fn listen(&self, backlog: usize) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.listen_by_kernel(manager, backlog),
+        };
         let core = self.core();
         let (addr, gid) = {
             let state = self.state()?;
@@ -29,17 +35,17 @@ impl Id {
                 (phase, _) => return Err(Error::Phase { call: "listen", phase }),
             }
         };
-        let (service, port) = self.claim(addr, gid)?;
+        let (service, port) = self.claim(manager, addr, gid)?;
         let mut state = match self.state() {
             Ok(state) if state.phase == Phase::Bound => state,
             other => {
-                core.manager.gsi.release_service(service);
+                manager.gsi.release_service(service);
                 let phase = other?.phase;
                 return Err(Error::Phase { call: "listen", phase });
             }
         };
-        let bind = bind(core, addr, gid);
-        let listening = core.manager.run(|protocol, _| {
+        let bind = bind(manager, addr, gid);
+        let listening = manager.run(|protocol, _| {
             let cookie = core.enroll(protocol);
             protocol.endpoint.listen(&ListenParams {
                 bind,
@@ -59,14 +65,14 @@ impl Id {
             }
             Err(error) => {
                 drop(state);
-                core.manager.gsi.release_service(service);
+                manager.gsi.release_service(service);
                 Err(error.into())
             }
         }
     }
 
     /// Claims a port for this context.
-    fn claim(&self, addr: SocketAddr, gid: Option<Gid>) -> Result<(ServiceBinding, u16)> {
+    fn claim(&self, manager: &Manager, addr: SocketAddr, gid: Option<Gid>) -> Result<(ServiceBinding, u16)> {
         let core = self.core();
         let binding = |port| {
             let service_id = ServiceId::from_port(core.port_space, port).0;
@@ -74,7 +80,7 @@ impl Id {
         };
         if addr.port() != 0 {
             let service = binding(addr.port());
-            return match core.manager.gsi.bind_service(service) {
+            return match manager.gsi.bind_service(service) {
                 Ok(()) => Ok((service, addr.port())),
                 Err(ferroce_verbs::Error::InUse { .. }) => {
                     Err(Error::Address { addr, why: "another listener of this host has it".into() })
@@ -83,8 +89,8 @@ impl Id {
             };
         }
         for _ in 0..PORT_TRIES {
-            let port = core.manager.ephemeral_port();
-            match core.manager.gsi.bind_service(binding(port)) {
+            let port = manager.ephemeral_port();
+            match manager.gsi.bind_service(binding(port)) {
                 Ok(()) => return Ok((binding(port), port)),
                 Err(ferroce_verbs::Error::InUse { .. }) => {}
                 Err(error) => return Err(Error::device("claiming a port")(error)),
@@ -99,9 +105,9 @@ fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
     addr
 }
 
-fn bind(core: &IdCore, addr: SocketAddr, gid: Option<Gid>) -> Bind {
+fn bind(manager: &Manager, addr: SocketAddr, gid: Option<Gid>) -> Bind {
     match (gid, addr.ip()) {
-        (Some(gid), _) => Bind::Gid { gid, scope_id: core.manager.address(gid, gid).scope_id },
+        (Some(gid), _) => Bind::Gid { gid, scope_id: manager.address(gid, gid).scope_id },
         (None, IpAddr::V4(_)) => Bind::AnyV4,
         // A wildcard of IPv6 takes IPv4 too, as with sockets.
         (None, IpAddr::V6(_)) => Bind::Any,

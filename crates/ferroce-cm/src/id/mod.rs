@@ -3,12 +3,14 @@
 mod connect;
 mod datagram;
 mod destroy;
+mod kernel;
 mod listen;
 mod multicast;
 mod queue;
 mod resolve;
 mod setup;
 
+use crate::backend::Backend;
 use crate::channel::{ChannelCore, EventChannel};
 use crate::manager::{Manager, Protocol};
 use crate::proto::{ConnId, ConnectRequest, ListenId, SidrRequest};
@@ -43,11 +45,11 @@ impl Drop for IdHandle {
 
 /// What the manager, the channel and the handles share of an id.
 pub(crate) struct IdCore {
-    manager: Arc<Manager>,
+    backend: Backend,
     /// The handles, to make one for an event.
     handles: Weak<IdHandle>,
     port_space: PortSpace,
-    /// Under which the protocol knows it; 0 before it is enrolled.
+    /// Under which the native protocol knows it; 0 before it is enrolled.
     cookie: AtomicU64,
     /// The phase says the same; this is for those who need not wait for the lock.
     destroyed: AtomicBool,
@@ -76,6 +78,8 @@ struct IdState {
     /// Multicast groups, in the port space UDP.
     groups: Vec<multicast::Group>,
     negotiated: setup::Negotiated,
+    /// What takes the place of that where the kernel manages connections.
+    kernel: kernel::Part,
     /// The program's own.
     context: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -162,12 +166,12 @@ impl Default for Options {
 }
 
 impl IdCore {
-    pub(crate) fn create(manager: &Arc<Manager>, channel: Arc<ChannelCore>, port_space: PortSpace) -> Id {
-        Self::in_phase(manager, channel, port_space, Phase::Idle, Options::default())
+    pub(crate) fn create(backend: &Backend, channel: Arc<ChannelCore>, port_space: PortSpace) -> Id {
+        Self::in_phase(backend.clone(), channel, port_space, Phase::Idle, Options::default())
     }
 
     fn in_phase(
-        manager: &Arc<Manager>,
+        backend: Backend,
         channel: Arc<ChannelCore>,
         port_space: PortSpace,
         phase: Phase,
@@ -175,7 +179,7 @@ impl IdCore {
     ) -> Id {
         Id(Arc::new_cyclic(|handles| {
             IdHandle(Arc::new(Self {
-                manager: manager.clone(),
+                backend,
                 handles: handles.clone(),
                 port_space,
                 cookie: AtomicU64::new(0),
@@ -193,6 +197,7 @@ impl IdCore {
                     qp: None,
                     groups: Vec::new(),
                     negotiated: setup::Negotiated::default(),
+                    kernel: kernel::Part::default(),
                     context: None,
                 }),
                 options: Mutex::new(options),
@@ -230,7 +235,8 @@ impl IdCore {
 
     fn child(manager: &Arc<Manager>, protocol: &mut Protocol, listener: &Arc<Self>) -> (Id, u64) {
         let options = *listener.options.lock();
-        let id = Self::in_phase(manager, listener.queue.channel(), listener.port_space, Phase::Requested, options);
+        let backend = Backend::Native(manager.clone());
+        let id = Self::in_phase(backend, listener.queue.channel(), listener.port_space, Phase::Requested, options);
         let core = &id.0.0;
         let cookie = protocol.enroll(core);
         core.cookie.store(cookie, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 
 use super::resolve::path;
 use super::{Id, IdCore, UDP_QKEY};
+use crate::backend::Backend;
 use crate::event::UdParam;
 use crate::id::queue::Queued;
 use crate::{Error, Event, EventKind, Result};
@@ -60,6 +61,9 @@ impl Id {
     /// [`Id::resolve_addr`] give it; [`Error::Address`] if `group` is no group of that address's family, or the id is a member already,
     /// or not quite one any more because another thread is about to leave.
     pub fn join_multicast(&self, group: IpAddr, membership: Membership) -> Result<()> {
+        if let Backend::Kernel(manager) = &self.core().backend {
+            return self.join_by_kernel(manager, group, membership);
+        }
         let core = self.core();
         let tos = core.options.lock().tos;
         let (gid, qp) = {
@@ -113,6 +117,9 @@ impl Id {
     ///
     /// [`Error::Address`] if the id is no member, [`Error::Phase`] if another thread is about to join or to leave.
     pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
+        if matches!(self.core().backend, Backend::Kernel(_)) {
+            return self.leave_by_kernel(group);
+        }
         let mut state = self.state()?;
         let Some(at) = state.groups.iter().position(|member| member.addr == group) else {
             return Err(Error::Address { addr: SocketAddr::new(group, 0), why: "the id is not a member".into() });

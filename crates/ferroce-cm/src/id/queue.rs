@@ -2,9 +2,11 @@
 
 use super::{Id, IdCore};
 use crate::channel::ChannelCore;
+use crate::kernel::Place;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, SidrRequest};
 use crate::sync::Mutex;
 use crate::{Event, UdParam};
+use ferroce_abi::rdma_cm::CmEvent;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,6 +27,19 @@ pub(crate) enum Queued {
         /// What the peer asks.
         request: Box<SidrRequest>,
     },
+    /// A peer asks a listener of the kernel's.
+    KernelRequest {
+        /// The new id, which nobody else holds.
+        child: Id,
+        /// What the peer asks.
+        event: Box<CmEvent>,
+        /// In the listener's backlog.
+        place: Place,
+    },
+    /// Another one of the kernel.
+    Kernel(Box<CmEvent>),
+    /// The kernel has said nothing for as long as the program wants to wait.
+    Expired,
     /// Another one of the protocol.
     Protocol(Box<ProtoEvent>),
     /// A multicast group is joined, or not.

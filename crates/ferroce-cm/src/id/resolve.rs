@@ -2,6 +2,8 @@
 
 use super::queue::Queued;
 use super::{Id, IdCore, Phase};
+use crate::backend::Backend;
+use crate::manager::Manager;
 use crate::{Error, Result};
 use ferroce_verbs::{AhAttr, Gid, GidEntry, GlobalRoute};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,12 +16,16 @@ impl Id {
     ///
     /// [`Error::Address`] if the host has no such address, [`Error::Phase`] unless the id is new.
     pub fn bind_addr(&self, addr: SocketAddr) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.bind_by_kernel(manager, addr),
+        };
         let mut state = self.state()?;
         if state.phase != Phase::Idle {
             return Err(Error::Phase { call: "bind_addr", phase: state.phase });
         }
         if !addr.ip().is_unspecified() {
-            state.gid = Some(self.core().local(addr, scope_of(addr))?);
+            state.gid = Some(local_gid(manager, addr, scope_of(addr))?);
         }
         state.local = Some(addr);
         state.phase = Phase::Bound;
@@ -37,6 +43,10 @@ impl Id {
     ///
     /// [`Error::Phase`] if the id has a peer already.
     pub fn resolve_addr(&self, local: Option<SocketAddr>, peer: SocketAddr) -> Result<()> {
+        let manager = match &self.core().backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.resolve_addr_by_kernel(manager, local, peer),
+        };
         let bound = {
             let state = self.state()?;
             match state.phase {
@@ -45,12 +55,12 @@ impl Id {
                 phase => return Err(Error::Phase { call: "resolve_addr", phase }),
             }
         };
-        let found = self.core().find(bound, peer);
+        let found = self.core().find(manager, bound, peer);
         let mut state = self.state()?;
         let outcome = match found {
             Ok((gid, ip)) if matches!(state.phase, Phase::Idle | Phase::Bound) => {
                 let port = state.local.or(local).map_or(0, |addr| addr.port());
-                let port = if port == 0 { self.core().manager.ephemeral_port() } else { port };
+                let port = if port == 0 { manager.ephemeral_port() } else { port };
                 state.local = Some(with_scope(SocketAddr::new(ip, port), gid.ifindex));
                 state.peer = Some(with_scope(peer, gid.ifindex));
                 state.gid = Some(gid);
@@ -72,6 +82,9 @@ impl Id {
     ///
     /// [`Error::Phase`] unless the peer's address is resolved.
     pub fn resolve_route(&self) -> Result<()> {
+        if let Backend::Kernel(manager) = &self.core().backend {
+            return self.resolve_route_by_kernel(manager);
+        }
         let mut state = self.state()?;
         let (Phase::AddrResolved, Some(gid), Some(local), Some(peer)) =
             (state.phase, &state.gid, state.local, state.peer)
@@ -96,26 +109,24 @@ pub(super) fn path(sgid_index: u32, dgid: Gid, flow_label: u32, traffic_class: u
 }
 
 impl IdCore {
-    /// The GID of a local address, on the interface `scope_id` if it is not 0.
-    fn local(self: &Arc<Self>, addr: SocketAddr, scope_id: u32) -> Result<GidEntry> {
-        let gid = self.manager.local_gid(Gid::from(addr.ip()), scope_id);
-        let gid = gid.map_err(Error::device("reading the GID table"))?;
-        gid.ok_or_else(|| Error::Address { addr, why: "the device has no GID for it: see `ferroce info`".into() })
-    }
-
     /// The local GID and address from which a peer is reached.
-    fn find(self: &Arc<Self>, local: Option<SocketAddr>, peer: SocketAddr) -> Result<(GidEntry, IpAddr)> {
+    fn find(
+        self: &Arc<Self>,
+        manager: &Manager,
+        local: Option<SocketAddr>,
+        peer: SocketAddr,
+    ) -> Result<(GidEntry, IpAddr)> {
         let refuse = |why: &str| Err(Error::Address { addr: peer, why: why.into() });
         let is_group = self.is_datagram() && peer.ip().is_multicast();
-        if peer.ip().is_unspecified() || !is_group && (peer.ip().is_multicast() || peer.port() == 0) {
+        if !is_peer(peer, is_group) {
             return refuse("it is no address of a peer");
         }
         let scope_id = scope_of(peer);
         if let Some(local) = local.filter(|local| !local.ip().is_unspecified()) {
             let scope_id = if scope_id == 0 { scope_of(local) } else { scope_id };
-            return Ok((self.local(local, scope_id)?, local.ip()));
+            return Ok((local_gid(manager, local, scope_id)?, local.ip()));
         }
-        let table = self.manager.context.gid_table(1).map_err(Error::device("reading the GID table"))?;
+        let table = manager.context.gid_table(1).map_err(Error::device("reading the GID table"))?;
         let link_local = is_link_local(peer.ip());
         let mut candidates = table.into_iter().filter(|entry| {
             let ip = entry.ip();
@@ -131,13 +142,25 @@ impl IdCore {
         }
         let source = source_for(peer)
             .map_err(|error| Error::Address { addr: peer, why: format!("there is no route to it: {error}") })?;
-        Ok((self.local(SocketAddr::new(source, 0), scope_id)?, source))
+        Ok((local_gid(manager, SocketAddr::new(source, 0), scope_id)?, source))
     }
 }
 
 /// Whether an address means something else on each interface.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Whether that can be an address of a peer, or of a group.
+pub(super) fn is_peer(addr: SocketAddr, is_group: bool) -> bool {
+    !addr.ip().is_unspecified() && (is_group || !addr.ip().is_multicast() && addr.port() != 0)
+}
+
+/// The GID of a local address, on the interface `scope_id` if it is not 0.
+fn local_gid(manager: &Manager, addr: SocketAddr, scope_id: u32) -> Result<GidEntry> {
+    let gid = manager.local_gid(Gid::from(addr.ip()), scope_id);
+    let gid = gid.map_err(Error::device("reading the GID table"))?;
+    gid.ok_or_else(|| Error::Address { addr, why: "the device has no GID for it: see `ferroce info`".into() })
 }
 
 /// The interface that an address names, or 0.

@@ -4,7 +4,9 @@ use super::connect::has_header;
 use super::queue::Queued;
 use super::resolve::{path, scope_of};
 use super::{Id, IdCore, Phase, datagram};
+use crate::backend::Backend;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
+use crate::sync::MutexGuard;
 use crate::{Error, Event, EventKind, Offer, Refusal, Result};
 use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState, QpType};
 use ferroce_wire::cm::IpCmHeader;
@@ -118,6 +120,10 @@ impl Id {
 
 impl IdCore {
     fn attr(self: &Arc<Self>, to: QpState) -> Result<QpAttr> {
+        let manager = match &self.backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.attr_of_kernel(manager, to),
+        };
         if self.is_datagram() {
             return datagram::qp_attr(to)
                 .ok_or_else(|| Error::Phase { call: "qp_attr", phase: self.state.lock().phase });
@@ -139,8 +145,7 @@ impl IdCore {
                 drop(state);
                 let gid = match known.0 {
                     Some(gid) => gid,
-                    None => self
-                        .manager
+                    None => manager
                         .local_gid(Gid::from(local.ip()), scope_of(local))
                         .map_err(Error::device("reading the GID table"))?
                         .ok_or_else(|| Error::Address { addr: local, why: "the address was removed".into() })?,
@@ -167,7 +172,12 @@ impl IdCore {
 
     /// Moves the queue pair to RTS. Nothing but its id excludes anything; if the id is destroyed meanwhile it stops.
     pub(super) fn set_up(self: &Arc<Self>, qp: &Qp) -> Result<()> {
-        let _setup = self.setup.lock();
+        let setup = self.setup.lock();
+        self.move_to_rts(qp, &setup)
+    }
+
+    /// The same, for those who have the lock.
+    pub(super) fn move_to_rts(self: &Arc<Self>, qp: &Qp, _setup: &MutexGuard<'_, ()>) -> Result<()> {
         if qp.state() == QpState::Rts {
             // Two threads want it at once, and the other one was first.
             return Ok(());
@@ -187,13 +197,22 @@ impl IdCore {
 
     /// Moves the queue pair to ERR.
     pub(super) fn flush(&self, qp: &Qp) {
-        let _setup = self.setup.lock();
+        let setup = self.setup.lock();
+        Self::move_to_err(qp, &setup);
+    }
+
+    /// The same, for those who have the lock.
+    pub(super) fn move_to_err(qp: &Qp, _setup: &MutexGuard<'_, ()>) {
         // It may be there already.
         let _ = qp.modify(&QpAttr::to(QpState::Err));
     }
 
     /// Sets the queue pair up and tells the peer.
     pub(super) fn confirm(self: &Arc<Self>, qp: Option<&Qp>) -> Result<()> {
+        let manager = match &self.backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.confirm_by_kernel(manager, qp),
+        };
         if let Some(qp) = qp {
             self.set_up(qp)?;
         }
@@ -204,7 +223,7 @@ impl IdCore {
                 phase => Error::Phase { call: "establish", phase },
             });
         };
-        self.manager.run(|protocol, _| protocol.endpoint.establish(conn, &[]))?;
+        manager.run(|protocol, _| protocol.endpoint.establish(conn, &[]))?;
         state.phase = Phase::Connected;
         Ok(())
     }
@@ -213,15 +232,18 @@ impl IdCore {
     pub(super) fn process(self: &Arc<Self>, queued: Queued) -> Option<Event> {
         let id = Id(self.handles.upgrade()?);
         let event = |kind, private_data: &[u8]| Some(Event::new(id.clone(), kind, private_data));
+        let manager = match &self.backend {
+            Backend::Native(manager) => manager,
+            Backend::Kernel(manager) => return self.process_of_kernel(manager, id, queued),
+        };
         match queued {
-            Queued::AddrResolved(Ok(())) => event(EventKind::AddrResolved, &[]),
-            Queued::AddrResolved(Err(error)) => event(EventKind::AddrError(error), &[]),
-            Queued::RouteResolved(Ok(())) => event(EventKind::RouteResolved, &[]),
-            Queued::RouteResolved(Err(error)) => event(EventKind::RouteError(error), &[]),
+            Queued::Kernel(_) | Queued::KernelRequest { .. } | Queued::Expired => None,
+            Queued::AddrResolved(outcome) => event(addr_resolved(outcome), &[]),
+            Queued::RouteResolved(outcome) => event(route_resolved(outcome), &[]),
             Queued::Request { child, request } => {
                 child.core().announce(self);
                 // Its place in the backlog is free. If the peer has given up meanwhile, the child's next event says so.
-                let _ = self.manager.run(|protocol, now| protocol.endpoint.request_read(now, request.conn));
+                let _ = manager.run(|protocol, now| protocol.endpoint.request_read(now, request.conn));
                 let offer = Offer {
                     qp_num: request.remote_qpn,
                     initiator_depth: request.responder_resources,
@@ -236,11 +258,11 @@ impl IdCore {
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
             Queued::Multicast { group, outcome } => self.on_multicast(id, group, outcome),
-            Queued::Question { child, request } => self.on_question(id, child, &request),
+            Queued::Question { child, request } => self.on_question(manager, id, child, &request),
             Queued::Protocol(what) => match *what {
                 ProtoEvent::Response(response) => self.on_response(&id, &response),
-                ProtoEvent::SidrResponse(response) => self.on_answer(id, &response),
-                ProtoEvent::SidrUnreachable { sent, .. } => self.on_no_answer(id, sent),
+                ProtoEvent::SidrResponse(response) => self.on_answer(manager, id, &response),
+                ProtoEvent::SidrUnreachable { sent, .. } => self.on_no_answer(manager, id, sent),
                 ProtoEvent::Rejected(rejected) => {
                     self.end(Phase::Disconnected);
                     event(EventKind::Rejected { reason: rejected.reason }, rejected.private_data.as_slice())
@@ -272,7 +294,7 @@ impl IdCore {
     }
 
     /// The connection did not come about: what is posted is flushed.
-    fn end(self: &Arc<Self>, phase: Phase) {
+    pub(super) fn end(self: &Arc<Self>, phase: Phase) {
         let qp = {
             let mut state = self.state.lock();
             if state.phase == Phase::Destroyed {
@@ -304,9 +326,14 @@ impl IdCore {
             };
             (state.qp.clone(), offer)
         };
-        let event = |kind| Some(Event::new(id.clone(), kind, response.private_data.as_slice()));
+        self.granted(id, qp.as_ref(), offer, response.private_data.as_slice())
+    }
+
+    /// The peer has granted the connection: does what there is to do, if it is the reader's.
+    pub(super) fn granted(self: &Arc<Self>, id: &Id, qp: Option<&Qp>, offer: Offer, data: &[u8]) -> Option<Event> {
+        let event = |kind| Some(Event::new(id.clone(), kind, data));
         let setup_in = self.options.lock().setup_in;
-        let (Some(qp), SetupIn::EventThread) = (&qp, setup_in) else {
+        let (Some(qp), SetupIn::EventThread) = (qp, setup_in) else {
             return event(EventKind::ConnectResponse(offer));
         };
         match self.confirm(Some(qp)) {
@@ -319,4 +346,12 @@ impl IdCore {
             Err(_) => None,
         }
     }
+}
+
+pub(super) fn addr_resolved(outcome: Result<()>) -> EventKind {
+    outcome.map_or_else(EventKind::AddrError, |()| EventKind::AddrResolved)
+}
+
+pub(super) fn route_resolved(outcome: Result<()>) -> EventKind {
+    outcome.map_or_else(EventKind::RouteError, |()| EventKind::RouteResolved)
 }

@@ -7,6 +7,7 @@ mod closing;
 mod connecting;
 mod datagrams;
 mod device;
+mod kernel;
 mod listening;
 mod moving;
 mod polling;
@@ -14,6 +15,7 @@ mod search;
 mod short;
 mod waiting;
 
+use crate::backend::Backend;
 use crate::id::IdCore;
 use crate::{ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, Phase, PortSpace};
 use device::{Answer, HERE, Host, THERE};
@@ -265,7 +267,8 @@ impl World {
             assert!(seen <= 1, "{seen} terminal events");
         }
         drop(story);
-        let manager = Arc::downgrade(&cm.0);
+        let Backend::Native(manager) = &cm.0 else { panic!("the kernel's") };
+        let manager = Arc::downgrade(manager);
         drop((cm, self.cm, self.pd, self.channel));
         assert_eq!(manager.strong_count(), 0, "the manager is held");
     }

@@ -1,12 +1,14 @@
 //! Two ends on a host of their own, and one that follows the events.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod bed;
+
 use ferroce_cm::proto::Config;
 use ferroce_cm::{ConnParam, ConnectionManager, Event, EventChannel, EventKind, Id, PortSpace};
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{Access, Context, Cq, Mr, Pd, QpInitAttr, QpType, RecvWr, SendWr, WcStatus, WorkCompletion};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -33,7 +35,9 @@ impl Host {
     pub(crate) fn open_with(&self, change: impl FnOnce(&mut Config)) -> Side {
         let runtime_dir = Some(self.registry.path().join("registry"));
         let config = SoftConfig { link: self.link, runtime_dir, ..SoftConfig::default() };
-        Side::new(SoftDevice::new(config).open().unwrap(), change)
+        let context = SoftDevice::new(config).open().unwrap();
+        let cm = ConnectionManager::with_config(&context, change).unwrap();
+        Side::new(context, cm, Ipv4Addr::LOCALHOST.into())
     }
 }
 
@@ -44,13 +48,16 @@ pub(crate) struct Side {
     pub(crate) pd: Pd,
     pub(crate) cq: Cq,
     pub(crate) mr: Mr,
+    /// Where its listeners listen.
+    pub(crate) ip: IpAddr,
 }
 
 impl Side {
-    fn new(context: Context, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn new(context: Context, cm: ConnectionManager, ip: IpAddr) -> Self {
         let pd = context.alloc_pd().unwrap();
         Self {
-            cm: ConnectionManager::with_config(&context, change).unwrap(),
+            cm,
+            ip,
             channel: EventChannel::new().unwrap(),
             cq: context.create_cq(1024, None).unwrap(),
             mr: pd.alloc_mr(4096, Access::ALL).unwrap(),
@@ -67,7 +74,20 @@ impl Side {
     }
 
     pub(crate) fn listen(&self) -> (Id, SocketAddr) {
-        self.listen_at(PortSpace::Tcp, "127.0.0.1:0")
+        self.listen_in(PortSpace::Tcp)
+    }
+
+    pub(crate) fn listen_in(&self, port_space: PortSpace) -> (Id, SocketAddr) {
+        self.listen_at(port_space, &SocketAddr::new(self.ip, 0).to_string())
+    }
+
+    /// Waits until that many ids exist, those of requests that nobody has read included.
+    pub(crate) fn has_ids(&self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.cm.id_count() < count {
+            assert!(Instant::now() < deadline, "they do not come");
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn listen_at(&self, port_space: PortSpace, addr: &str) -> (Id, SocketAddr) {
@@ -132,7 +152,7 @@ impl Side {
         loop {
             let usage = self.cm.usage();
             let left = usage.connections + usage.lingering + usage.half_open + usage.listeners + usage.timewait;
-            let left = left + usage.sidr_sent + usage.sidr_received;
+            let left = left + usage.sidr_sent + usage.sidr_received + usage.events;
             if left + self.cm.id_count() == 0 {
                 break;
             }

@@ -115,9 +115,11 @@ impl From<ferroce::cm::Error> for Failure {
         use ferroce::cm::Error;
         match error {
             Error::Device { what, source } => Self::from(source).during(what),
-            Error::Address { .. } | Error::NoPort | Error::NoGsi { .. } => {
-                Self::new(Class::Environment, causes(&error))
-            }
+            Error::Address { .. }
+            | Error::NoPort
+            | Error::NoGsi { .. }
+            | Error::Unavailable(_)
+            | Error::Unsupported { .. } => Self::new(Class::Environment, causes(&error)),
             _ => Self::run(causes(&error)),
         }
     }

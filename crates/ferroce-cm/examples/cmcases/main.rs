@@ -1,0 +1,97 @@
+//! What the kernel test bed runs on a device of the kernel: `cmcases DEVICE ADDRESS [FILTER]`. It prints `PASS` or `FAIL` for each case, and
+//! fails if any case does.
+
+#[path = "../../tests/cases/mod.rs"]
+mod cases;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use cases::{datagrams, lifecycle, overload, races, short_path};
+use ferroce_cm::{ConnectionManager, PortSpace};
+use ferroce_verbs::provider::Device;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use support::Side;
+use support::bed::Bed;
+
+/// A case that hangs is given up after this.
+const GIVE_UP: Duration = Duration::from_secs(120);
+
+type Case = (&'static str, fn(&Bed));
+
+/// Fewer rounds than where nothing is emulated.
+const CASES: &[Case] = &[
+    ("whole life", lifecycle::whole_life),
+    ("nobody listens, and the user refuses", lifecycle::nobody_listens_and_the_user_refuses_are_two_things),
+    ("a request that is dropped is rejected", lifecycle::a_request_that_is_dropped_is_rejected),
+    ("the caller sets the queue pair up", lifecycle::the_caller_sets_the_queue_pair_up),
+    ("destroyed in its own handler", lifecycle::destroying_an_id_in_the_handler_of_its_own_event_is_ordinary),
+    ("no event after destroy", lifecycle::no_event_comes_after_destroy),
+    ("a closed channel wakes its reader", lifecycle::a_closed_channel_wakes_its_reader),
+    ("migrated with unread events", lifecycle::migration_takes_unread_events_along_and_wakes_the_new_reader),
+    ("the end of a program", lifecycle::the_end_of_a_program_ends_its_connections),
+    ("datagrams: whole life", datagrams::whole_life),
+    ("datagrams: nobody listens, and the user refuses", datagrams::nobody_listens_and_the_user_refuses_are_two_things),
+    (
+        "datagrams: a listener with unread requests",
+        datagrams::a_listener_that_is_destroyed_rejects_what_nobody_has_read,
+    ),
+    ("datagrams: no event after destroy", datagrams::no_event_comes_after_destroy),
+    ("the short path", short_path::blocking),
+    ("the short path as futures", short_path::as_futures),
+    ("the short path: refusals", short_path::refusals_are_values),
+    ("a burst of requests", overload::a_burst_is_accepted),
+    ("a full backlog", overload::a_full_backlog_is_answered),
+    ("races, one reader", |bed| races::churn(bed, PortSpace::Tcp, 300, 1)),
+    ("races, several readers", |bed| races::churn(bed, PortSpace::Tcp, 300, 3)),
+    ("races, datagrams", |bed| races::churn(bed, PortSpace::Udp, 300, 3)),
+    ("channels close and ids migrate", |bed| races::channels_close_and_ids_migrate_meanwhile(bed, 30)),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (device, ip, filter) = match &args[..] {
+        [device, ip] => (device, ip, ""),
+        [device, ip, filter] => (device, ip, filter.as_str()),
+        _ => {
+            eprintln!("usage: cmcases DEVICE ADDRESS [FILTER]");
+            return ExitCode::from(2);
+        }
+    };
+    let Ok(ip) = ip.parse::<IpAddr>() else {
+        eprintln!("{ip} is no address");
+        return ExitCode::from(2);
+    };
+    let mut failed = 0;
+    for &(name, case) in CASES.iter().filter(|(name, _)| name.contains(filter)) {
+        let (sender, receiver) = mpsc::channel();
+        let (begun, device) = (Instant::now(), device.clone());
+        let runner = std::thread::spawn(move || {
+            case(&Bed::new(move || open(&device, ip), true));
+            let _ = sender.send(());
+        });
+        // A panic drops the sender.
+        let ended = receiver.recv_timeout(GIVE_UP);
+        if ended == Err(mpsc::RecvTimeoutError::Timeout) {
+            println!("FAIL {name}: it does not end");
+            return ExitCode::FAILURE;
+        }
+        if runner.join().is_ok() {
+            println!("PASS {name} ({} ms)", begun.elapsed().as_millis());
+        } else {
+            println!("FAIL {name}");
+            failed += 1;
+        }
+    }
+    ExitCode::from(u8::from(failed != 0))
+}
+
+fn open(device: &str, ip: IpAddr) -> Side {
+    let listed = ferroce_rdmacore::devices().unwrap_or_else(|why| panic!("{why}"));
+    let device = listed.into_iter().find(|listed| listed.info().name == device).expect("the device");
+    let context = device.open().unwrap_or_else(|why| panic!("{why}"));
+    let cm = ConnectionManager::new(&context).unwrap_or_else(|why| panic!("{why}"));
+    Side::new(context, cm, ip)
+}

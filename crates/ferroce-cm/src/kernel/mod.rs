@@ -1,0 +1,216 @@
+//! The kernel's connection manager behind ids: the user-space half of rdma_cm.
+//!
+//! One manager has one open file. Its thread does nothing but read events and give them to their ids, which process them in whatever thread
+//! reads their channel, as they do with the native protocol's. So channels, migration and destruction are the same code for both, the kernel's
+//! queue is never long, and nobody waits for anybody: an event counts as read once it is, and not when a user is done with it.
+//!
+//! [`KernelId`] is the kernel's id. Whoever is about to name it in a command holds it, and the last one destroys it, because the kernel
+//! uses numbers again at once.
+
+mod backlog;
+mod error;
+mod handle;
+mod pump;
+mod table;
+
+pub(crate) use backlog::{Backlog, Place};
+pub(crate) use error::{address, of_status, refused};
+pub(crate) use handle::{KernelGroup, KernelId};
+
+use crate::id::{IdCore, Queued};
+use crate::proto::Usage;
+use crate::sync::Mutex;
+use crate::{Error, PortSpace, Result};
+use ferroce_abi::Host;
+use ferroce_abi::rdma_cm::{CmEvent, CmFile, RdmaCm};
+use ferroce_verbs::Context;
+use pump::Alarm;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use table::{Owner, Table};
+
+/// Events that are read before deadlines are looked at.
+const BATCH: usize = 64;
+
+/// `IBV_QPT_RC`, `IBV_QPT_UD`.
+const QPT_RC: u8 = 2;
+const QPT_UD: u8 = 4;
+
+/// The connections of one open device of the kernel.
+pub(crate) struct KernelManager {
+    context: Context,
+    device: Arc<dyn RdmaCm>,
+    /// The kernel chooses an id's device by its address: this is how one knows which it was.
+    node_guid: u64,
+    limits: Limits,
+    table: Mutex<Table>,
+    /// Wakes the thread; there is none in tests.
+    alarm: Option<Arc<Alarm>>,
+}
+
+/// RDMA reads and atomics that the device can have outstanding.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// As the one that answers.
+    pub(crate) responder_resources: u8,
+    /// As the one that asks.
+    pub(crate) initiator_depth: u8,
+}
+
+impl KernelManager {
+    /// Opens the kernel's connection manager and starts the thread that reads its events.
+    pub(crate) fn open(context: &Context) -> Result<Arc<Self>> {
+        let file = Arc::new(CmFile::open(&Host::default())?);
+        let alarm = Arc::new(Alarm::new().map_err(refused("making the alarm of the connection manager"))?);
+        let attr = context.query_device().map_err(Error::device("asking what the device can do"))?;
+        let limits = Limits { responder_resources: attr.max_qp_rd_atom, initiator_depth: attr.max_qp_init_rd_atom };
+        let manager = Self::new(context, attr.node_guid, limits, file.clone(), Some(alarm.clone()));
+        pump::start(file, alarm, Arc::downgrade(&manager))
+            .map_err(refused("starting the thread of the connection manager"))?;
+        Ok(manager)
+    }
+
+    pub(crate) fn new(
+        context: &Context,
+        node_guid: u64,
+        limits: Limits,
+        device: Arc<dyn RdmaCm>,
+        alarm: Option<Arc<Alarm>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { context: context.clone(), device, node_guid, limits, table: Mutex::default(), alarm })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn device(&self) -> &dyn RdmaCm {
+        &*self.device
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.table.lock().usage()
+    }
+
+    pub(crate) fn id_count(&self) -> usize {
+        self.table.lock().ids()
+    }
+
+    /// Whether an id's device is this manager's.
+    pub(crate) fn is_own(&self, node_guid: u64) -> bool {
+        node_guid == self.node_guid
+    }
+
+    /// Has the kernel make an id, whose events are `owner`'s.
+    pub(crate) fn create(self: &Arc<Self>, owner: Weak<IdCore>, port_space: PortSpace) -> io::Result<Arc<KernelId>> {
+        let uid = self.table.lock().enter(Owner::Id(owner));
+        let qp_type = if port_space == PortSpace::Udp { QPT_UD } else { QPT_RC };
+        match self.device.create_id(uid, port_space as u16, qp_type) {
+            Ok(number) => Ok(Arc::new(KernelId::new(self.clone(), uid, number))),
+            Err(error) => {
+                self.table.lock().leave(uid, None);
+                Err(error)
+            }
+        }
+    }
+
+    /// Joins a multicast group; the event will be the id's.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        (owner, id): (Weak<IdCore>, &KernelId),
+        group: IpAddr,
+        send_only: bool,
+        entered: impl FnOnce(u64),
+    ) -> io::Result<KernelGroup> {
+        let uid = self.table.lock().enter(Owner::Group { id: owner, uid: id.uid() });
+        entered(uid);
+        match self.device.join_multicast(id.number(), uid, group, send_only) {
+            Ok(number) => Ok(KernelGroup::new(self.clone(), uid, number)),
+            Err(error) => {
+                self.table.lock().leave(uid, None);
+                Err(error)
+            }
+        }
+    }
+
+    /// The id is told at `deadline`, unless something happens to it before.
+    pub(crate) fn set_deadline(&self, uid: u64, deadline: Instant) {
+        let rings = self.table.lock().set_deadline(uid, deadline);
+        if let Some(alarm) = self.alarm.as_ref().filter(|_| rings) {
+            alarm.ring();
+        }
+    }
+
+    /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
+    pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
+        let mut read = 0;
+        while read < BATCH
+            && let Some(event) = self.device.next_event()?
+        {
+            self.dispatch(event);
+            read += 1;
+        }
+        let (late, wake_at) = self.table.lock().expire(Instant::now());
+        for id in late {
+            drop(id.push(Queued::Expired));
+        }
+        Ok(Turn { more: read == BATCH, wake_at })
+    }
+
+    /// Gives an event to its id.
+    fn dispatch(self: &Arc<Self>, event: CmEvent) {
+        tracing::trace!(?event, "the kernel says");
+        // Upgraded with the lock, used without: what goes with the last reference takes it.
+        let owner = self.table.lock().seen(event.uid);
+        let Some(owner) = owner else {
+            if event.brings_id() {
+                // Its listener is destroyed: so is the request, which the kernel then rejects.
+                drop(KernelId::new(self.clone(), 0, event.id));
+            }
+            return;
+        };
+        let unread =
+            if event.brings_id() { self.request(&owner, event) } else { owner.push(Queued::Kernel(Box::new(event))) };
+        drop(unread);
+    }
+
+    /// Puts a request into its listener's queue, or rejects it at once if that is full.
+    fn request(self: &Arc<Self>, listener: &Arc<IdCore>, event: CmEvent) -> VecDeque<Queued> {
+        let Some(place) = listener.backlog().and_then(|backlog| backlog.place()) else {
+            tracing::debug!("a request is rejected: the backlog is full");
+            if let Err(error) = self.device.reject(event.id, &[]) {
+                tracing::debug!(%error, "it was taken back");
+            }
+            drop(KernelId::new(self.clone(), 0, event.id));
+            return VecDeque::new();
+        };
+        let child = IdCore::of_kernel_request(self, listener, |owner| {
+            let uid = self.table.lock().enter(Owner::Id(owner));
+            Arc::new(KernelId::new(self.clone(), uid, event.id))
+        });
+        listener.push(Queued::KernelRequest { child, event: Box::new(event), place })
+    }
+}
+
+impl Drop for KernelManager {
+    fn drop(&mut self) {
+        // The thread sees that nobody needs it.
+        if let Some(alarm) = &self.alarm {
+            alarm.ring();
+        }
+    }
+}
+
+/// What there is to do after a turn.
+pub(crate) struct Turn {
+    /// There may be more events.
+    pub(crate) more: bool,
+    wake_at: Option<Instant>,
+}

@@ -1,0 +1,204 @@
+//! Who gets the events with which uid, and how many events there are still to come for what is destroyed.
+//!
+//! A uid is a slot and the slot's generation, so that an event that was on its way while its id was destroyed finds nobody, or at least not
+//! somebody else. The kernel says with the destruction how many events of the id were read; those that the thread has read and not brought
+//! here yet are *owed*, and the slot is free once they have come.
+
+use crate::id::IdCore;
+use crate::proto::Usage;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    /// The one that was vacated first is used first.
+    free: VecDeque<u32>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// When the thread wakes by itself, at the latest.
+    wakes_at: Option<Instant>,
+    /// Entries of ids.
+    ids: usize,
+    /// Events that are owed.
+    owed: usize,
+    /// Events for nobody, but for those that were owed.
+    stale: u64,
+}
+
+struct Slot {
+    generation: u32,
+    entry: Entry,
+}
+
+enum Entry {
+    Vacant,
+    Live { owner: Owner, seen: u32, deadline: Option<Instant> },
+    Owed(u32),
+}
+
+/// Whose events these are.
+pub(super) enum Owner {
+    /// An id's.
+    Id(Weak<IdCore>),
+    /// Those of its membership in a multicast group. The kernel counts them for the id, too, whose uid this is.
+    Group { id: Weak<IdCore>, uid: u64 },
+}
+
+/// Once there were deadlines the thread wakes after this, though there be none: the next deadline, which comes soon where connections are
+/// made all the time, then need not wake it.
+const IDLE: Duration = Duration::from_secs(2);
+
+impl Table {
+    pub(super) fn enter(&mut self, owner: Owner) -> u64 {
+        self.ids += usize::from(matches!(owner, Owner::Id(_)));
+        let entry = Entry::Live { owner, seen: 0, deadline: None };
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None => {
+                self.slots.push(Slot { generation: 0, entry: Entry::Vacant });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.entry = entry;
+        // Never 0, which to the kernel means that there are to be no events.
+        u64::from(slot.generation) << 32 | u64::from(index + 1)
+    }
+
+    fn slot(&mut self, uid: u64) -> Option<(u32, &mut Slot)> {
+        let index = (uid as u32).checked_sub(1)?;
+        let slot = self.slots.get_mut(index as usize)?;
+        (slot.generation == (uid >> 32) as u32).then_some((index, slot))
+    }
+
+    fn vacate(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.entry = Entry::Vacant;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push_back(index);
+    }
+
+    /// An event has come: whose it is, if there is still somebody.
+    pub(super) fn seen(&mut self, uid: u64) -> Option<Arc<IdCore>> {
+        // Something has happened.
+        self.clear_deadline(uid);
+        let Some((index, slot)) = self.slot(uid) else {
+            self.stale += 1;
+            return None;
+        };
+        match &mut slot.entry {
+            Entry::Live { owner: Owner::Id(id), seen, .. } => {
+                *seen += 1;
+                id.upgrade()
+            }
+            Entry::Live { owner: Owner::Group { id, uid }, seen, .. } => {
+                *seen += 1;
+                let (id, uid) = (id.upgrade(), *uid);
+                self.also_seen(uid);
+                id
+            }
+            Entry::Owed(left) => {
+                *left -= 1;
+                let is_last = *left == 0;
+                self.owed -= 1;
+                if is_last {
+                    self.vacate(index);
+                }
+                None
+            }
+            Entry::Vacant => {
+                self.stale += 1;
+                None
+            }
+        }
+    }
+
+    fn also_seen(&mut self, uid: u64) {
+        let Some((index, slot)) = self.slot(uid) else { return };
+        match &mut slot.entry {
+            Entry::Live { seen, .. } => *seen += 1,
+            Entry::Owed(1) => {
+                self.owed -= 1;
+                self.vacate(index);
+            }
+            Entry::Owed(left) => {
+                *left -= 1;
+                self.owed -= 1;
+            }
+            Entry::Vacant => {}
+        }
+    }
+
+    /// It is destroyed; the kernel says how many of its events were read, or nothing if there were none.
+    pub(super) fn leave(&mut self, uid: u64, reported: Option<u32>) {
+        let Some((index, slot)) = self.slot(uid) else { return };
+        let Entry::Live { owner, seen, deadline } = &slot.entry else { return };
+        let (is_id, deadline) = (matches!(owner, Owner::Id(_)), *deadline);
+        let left = reported.unwrap_or(0).saturating_sub(*seen);
+        if left == 0 {
+            self.vacate(index);
+        } else {
+            slot.entry = Entry::Owed(left);
+            self.owed += left as usize;
+        }
+        self.ids -= usize::from(is_id);
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, uid));
+        }
+    }
+
+    /// Sets an id's deadline; whether the thread sleeps longer than that.
+    pub(super) fn set_deadline(&mut self, uid: u64, at: Instant) -> bool {
+        self.clear_deadline(uid);
+        let Some((_, Slot { entry: Entry::Live { deadline, .. }, .. })) = self.slot(uid) else { return false };
+        *deadline = Some(at);
+        self.deadlines.insert((at, uid));
+        self.wakes_at.is_none_or(|wakes_at| at < wakes_at)
+    }
+
+    /// There is nothing to wait for any more.
+    fn clear_deadline(&mut self, uid: u64) {
+        if let Some((_, Slot { entry: Entry::Live { deadline, .. }, .. })) = self.slot(uid)
+            && let Some(old) = deadline.take()
+        {
+            self.deadlines.remove(&(old, uid));
+        }
+    }
+
+    /// Whose deadline has passed, and when to look again.
+    pub(super) fn expire(&mut self, now: Instant) -> (Vec<Arc<IdCore>>, Option<Instant>) {
+        let mut late = Vec::new();
+        while let Some(&(at, uid)) = self.deadlines.first()
+            && at <= now
+        {
+            self.clear_deadline(uid);
+            if let Some((_, Slot { entry: Entry::Live { owner: Owner::Id(id), .. }, .. })) = self.slot(uid) {
+                late.extend(id.upgrade());
+            }
+        }
+        self.wakes_at = match (self.deadlines.first(), self.wakes_at) {
+            (Some(&(at, _)), _) => Some(at),
+            // It has woken for nothing: there is nobody who connects all the time.
+            (None, Some(wakes_at)) if wakes_at <= now => None,
+            (None, Some(wakes_at)) => Some(wakes_at.min(now + IDLE)),
+            (None, None) => None,
+        };
+        (late, self.wakes_at)
+    }
+
+    pub(super) fn ids(&self) -> usize {
+        self.ids
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let names = self.slots.len() - self.free.len();
+        Usage {
+            connections: self.ids,
+            events: self.owed,
+            names,
+            connection_slots: self.slots.len(),
+            ..Usage::default()
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The same, where the kernel manages connections: its thread reads events while others do what they like.
+
+mod device;
+
+use super::device::{Answer, HERE, Host, THERE};
+use super::search::{exhaust, sample};
+use super::{give_qp, join, tolerate};
+use crate::backend::Backend;
+use crate::kernel::{KernelManager, Limits};
+use crate::{ConnParam, ConnectionManager, Error, EventChannel, EventKind, Id, Phase, PortSpace};
+use device::{GUID, Kernel, Told};
+use ferroce_verbs::{Pd, QpState};
+use shuttle::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct World {
+    host: Host,
+    kernel: Kernel,
+    manager: Arc<KernelManager>,
+    cm: ConnectionManager,
+    channel: EventChannel,
+    pd: Pd,
+}
+
+impl World {
+    fn new() -> Self {
+        // Only its queue pairs are of use.
+        let host = Host::new(Answer::Grant);
+        let context = host.context();
+        let kernel = Kernel::new();
+        let limits = Limits { responder_resources: 16, initiator_depth: 16 };
+        let manager = KernelManager::new(&context, GUID, limits, Arc::new(kernel.clone()), None);
+        Self {
+            pd: context.alloc_pd().unwrap(),
+            cm: ConnectionManager(Backend::Kernel(manager.clone())),
+            channel: EventChannel::new().unwrap(),
+            manager,
+            kernel,
+            host,
+        }
+    }
+
+    fn id(&self) -> Id {
+        self.cm.create_id(&self.channel, PortSpace::Tcp)
+    }
+
+    /// What the manager's thread does once.
+    fn turn(&self) {
+        while self.manager.turn().unwrap().more {}
+    }
+
+    fn event(&self) -> EventKind {
+        self.turn();
+        self.channel.try_next().unwrap().expect("an event").into_parts().1
+    }
+
+    /// An id that is about to connect.
+    fn resolved(&self) -> Id {
+        let id = self.id();
+        id.resolve_addr(None, THERE).unwrap();
+        assert!(matches!(self.event(), EventKind::AddrResolved));
+        id.resolve_route().unwrap();
+        assert!(matches!(self.event(), EventKind::RouteResolved));
+        give_qp(&self.pd, &id);
+        id
+    }
+
+    /// An id to which the peer's answer is under way.
+    fn connecting(&self) -> Id {
+        let id = self.resolved();
+        id.connect(&ConnParam::default()).unwrap();
+        id
+    }
+
+    fn connected(&self) -> Id {
+        let id = self.connecting();
+        assert!(matches!(self.event(), EventKind::Established));
+        id
+    }
+
+    fn listener(&self, backlog: usize) -> Id {
+        let id = self.id();
+        id.bind_addr(HERE).unwrap();
+        id.listen(backlog).unwrap();
+        id
+    }
+
+    /// A peer's request, read.
+    fn requested(&self) -> Id {
+        assert!(self.kernel.ask());
+        let EventKind::ConnectRequest { id, .. } = self.event() else { panic!("no request") };
+        give_qp(&self.pd, &id);
+        id
+    }
+
+    /// The manager's thread, some turns long.
+    fn pump(&self) -> JoinHandle<()> {
+        let manager = self.manager.clone();
+        thread::spawn(move || {
+            for _ in 0..2 {
+                let _ = manager.turn().unwrap();
+            }
+        })
+    }
+
+    /// A thread that reads the channel until somebody wakes it; no event comes of what is destroyed.
+    fn reader(&self, channel: &EventChannel, handle: impl Fn(EventKind) + Send + 'static) -> JoinHandle<()> {
+        let channel = channel.clone();
+        thread::spawn(move || {
+            while let Ok(Some(event)) = channel.next() {
+                handle(event.into_parts().1);
+            }
+        })
+    }
+
+    fn join(&self, others: Vec<JoinHandle<()>>, readers: Vec<JoinHandle<()>>) {
+        join(others);
+        readers.iter().for_each(|_| self.channel.wake());
+        join(readers);
+    }
+
+    /// All handles are gone: so is all else, once what is on its way has come.
+    fn finish(self) {
+        self.turn();
+        while self.channel.try_next().is_ok_and(|event| event.is_some()) {}
+        let usage = self.cm.usage();
+        assert_eq!((usage.connections, usage.events, usage.names), (0, 0, 0), "ids or events are left");
+        assert_eq!(self.kernel.ids(), 0, "the kernel has ids");
+        assert_eq!(self.host.qps(), 0, "queue pairs are left");
+        let manager = Arc::downgrade(&self.manager);
+        drop((self.cm, self.manager, self.pd, self.channel));
+        assert_eq!(manager.strong_count(), 0, "the manager is held");
+    }
+}
+
+fn destroyer(id: Id) -> JoinHandle<()> {
+    thread::spawn(move || {
+        id.destroy();
+        assert_eq!(id.phase(), Phase::Destroyed);
+        assert!(id.qp().is_none());
+        assert!(matches!(id.connect(&ConnParam::default()), Err(Error::Destroyed)));
+    })
+}
+
+/// The peer ends the connection; the manager's thread and a reader read that; two threads destroy the id.
+fn two_closers() {
+    let world = World::new();
+    let id = world.connected();
+    world.kernel.end_all();
+    let reader = world.reader(&world.channel, drop);
+    let others = vec![world.pump(), destroyer(id.clone()), destroyer(id)];
+    world.join(others, vec![reader]);
+    world.finish();
+}
+
+#[test]
+fn two_closers_and_the_threads_that_read() {
+    exhaust(1, two_closers);
+    sample(2000, two_closers);
+}
+
+/// The peer has granted a connection: a reader moves the queue pair and confirms, while the id is destroyed and numbers are used again.
+fn granted() {
+    let world = World::new();
+    let id = world.connecting();
+    let reader = world.reader(&world.channel, drop);
+    let others = vec![world.pump(), destroyer(id)];
+    // Whatever was meant for the old id would find this one in no state for it.
+    let other = world.id();
+    other.bind_addr(HERE).unwrap();
+    world.join(others, vec![reader]);
+    let third = world.id();
+    third.bind_addr(HERE).unwrap();
+    assert!(world.kernel.ids() >= 2);
+    drop((other, third));
+    let told = world.kernel.told();
+    assert!(told.is_empty() || told == [Told::Confirmed, Told::Ended], "{told:?}");
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_a_reader_confirms() {
+    exhaust(1, granted);
+    sample(2000, granted);
+}
+
+/// Commands and destruction at once: a command never names an id that is gone, or one that has its number.
+fn commanded() {
+    let world = World::new();
+    let id = world.resolved();
+    let (caller, maker) = (id.clone(), world.id());
+    let others = vec![
+        thread::spawn(move || tolerate(caller.connect(&ConnParam::default()))),
+        destroyer(id),
+        // It may get the number.
+        thread::spawn(move || {
+            maker.bind_addr(HERE).unwrap();
+            maker.destroy();
+        }),
+    ];
+    join(others);
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_a_command_is_under_way() {
+    exhaust(2, commanded);
+    sample(2000, commanded);
+}
+
+/// A listener is destroyed while a request is on its way to it.
+fn requested() {
+    let world = World::new();
+    let listener = world.listener(0);
+    assert!(world.kernel.ask());
+    let reader = world.reader(&world.channel, drop);
+    let others = vec![world.pump(), destroyer(listener)];
+    world.join(others, vec![reader]);
+    assert_eq!(world.kernel.told(), [Told::Rejected], "exactly once");
+    world.finish();
+}
+
+#[test]
+fn a_listener_is_destroyed_with_a_request() {
+    exhaust(2, requested);
+    sample(2000, requested);
+}
+
+/// A request is granted while the peer takes it back, and the id is destroyed.
+fn accepted() {
+    let world = World::new();
+    let listener = world.listener(0);
+    let id = world.requested();
+    let (kernel, accepter) = (world.kernel.clone(), id.clone());
+    let others = vec![
+        thread::spawn(move || kernel.end_all()),
+        thread::spawn(move || tolerate(accepter.accept(&ConnParam::default()))),
+        destroyer(id),
+        world.pump(),
+    ];
+    join(others);
+    drop(listener);
+    world.finish();
+}
+
+#[test]
+fn accepted_taken_back_and_destroyed() {
+    exhaust(1, accepted);
+    sample(2000, accepted);
+}
+
+/// Both ends disconnect while a reader reads; nobody destroys it but the last handle.
+fn both_disconnect() {
+    let world = World::new();
+    let id = world.connected();
+    let (kernel, closer) = (world.kernel.clone(), id.clone());
+    let seen = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = seen.clone();
+    let reader = world.reader(&world.channel, move |kind| {
+        assert!(matches!(kind, EventKind::Disconnected(_)), "{kind:?}");
+        count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    });
+    let others = vec![
+        thread::spawn(move || kernel.end_all()),
+        thread::spawn(move || closer.disconnect().unwrap()),
+        world.pump(),
+    ];
+    join(others);
+    world.turn();
+    world.channel.wake();
+    join(vec![reader]);
+    while let Some(event) = world.channel.try_next().unwrap() {
+        assert!(matches!(event.kind(), EventKind::Disconnected(_)));
+        seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 1, "exactly once");
+    assert_eq!(id.qp().unwrap().state(), QpState::Err);
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn both_ends_disconnect() {
+    exhaust(1, both_disconnect);
+    sample(2000, both_disconnect);
+}
+
+/// An id moves to another channel while its event is on its way there; a reader of the new one waits.
+fn moved() {
+    let world = World::new();
+    let id = world.connected();
+    world.kernel.end_all();
+    let new = EventChannel::new().unwrap();
+    let (mover, channel, end) = (id.clone(), new.clone(), new.clone());
+    let reader = thread::spawn(move || {
+        let event = end.next().unwrap().expect("the event");
+        assert!(matches!(event.kind(), EventKind::Disconnected(_)));
+    });
+    let others = vec![world.pump(), thread::spawn(move || mover.migrate(&channel).unwrap())];
+    join(others);
+    // Nothing was lost: it is in the new channel, or was delivered there.
+    join(vec![reader]);
+    assert!(world.channel.try_next().unwrap().is_none());
+    drop((id, new));
+    world.finish();
+}
+
+#[test]
+fn migrating_wakes_the_reader_of_the_new_channel() {
+    exhaust(2, moved);
+    sample(2000, moved);
+}
+
+/// Events that the manager has not read when an id is destroyed are purged by the kernel; those that it has read find nobody.
+#[test]
+fn unread_events_hold_nobody_up() {
+    exhaust(0, || {
+        let world = World::new();
+        let id = world.connected();
+        world.kernel.end_all();
+        id.destroy();
+        assert_eq!(world.kernel.ids(), 0, "destroyed at once");
+        let id = world.connected();
+        world.kernel.end_all();
+        world.turn();
+        id.destroy();
+        assert!(world.channel.try_next().unwrap().is_none());
+        assert_eq!(world.kernel.ids(), 0, "destroyed at once");
+        drop(id);
+        world.finish();
+    });
+}
+
+/// What does not fit a backlog is answered at once, and what is read makes room.
+#[test]
+fn a_full_backlog_is_answered() {
+    exhaust(0, || {
+        let world = World::new();
+        let listener = world.listener(2);
+        for _ in 0..3 {
+            assert!(world.kernel.ask());
+        }
+        world.turn();
+        assert_eq!(world.kernel.told(), [Told::Rejected]);
+        let EventKind::ConnectRequest { id, .. } = world.event() else { panic!("no request") };
+        assert!(world.kernel.ask());
+        world.turn();
+        assert_eq!(world.kernel.told(), [Told::Rejected]);
+        assert!(matches!(world.event(), EventKind::ConnectRequest { .. }));
+        assert!(matches!(world.event(), EventKind::ConnectRequest { .. }));
+        drop((id, listener));
+        world.finish();
+    });
+}
+
+/// The program's own deadline ends an attempt of which the kernel says nothing.
+#[test]
+fn an_attempt_ends_in_time() {
+    exhaust(0, || {
+        let world = World::new();
+        let id = world.resolved();
+        id.set_options(|options| options.connect_timeout = Duration::ZERO).unwrap();
+        world.kernel.keep_silent();
+        id.connect(&ConnParam::default()).unwrap();
+        assert!(matches!(world.event(), EventKind::Unreachable { sent: 1 }));
+        assert_eq!((id.phase(), world.kernel.ids()), (Phase::Disconnected, 0));
+        id.disconnect().unwrap();
+        drop(id);
+        world.finish();
+    });
+}
+
+/// What the peer refuses, or takes back, is an event, or the answer to a call.
+#[test]
+fn refusals_are_told() {
+    exhaust(0, || {
+        let world = World::new();
+        world.kernel.refuse();
+        let id = world.connecting();
+        assert!(matches!(world.event(), EventKind::Rejected { .. }));
+        assert_eq!(id.qp().unwrap().state(), QpState::Err);
+        drop(id);
+        let listener = world.listener(0);
+        let id = world.requested();
+        world.kernel.end_all();
+        let taken_back = id.accept(&ConnParam::default());
+        assert!(
+            matches!(taken_back, Err(Error::Phase { call: "accept", phase: Phase::Disconnected })),
+            "{taken_back:?}"
+        );
+        drop((id, listener));
+        world.finish();
+    });
+}

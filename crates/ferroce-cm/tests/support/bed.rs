@@ -1,0 +1,34 @@
+//! A device to try connections on, whoever manages them.
+
+use super::{Host, Side};
+use ferroce_soft::LinkMode;
+
+/// Opens programs on one device.
+pub(crate) struct Bed {
+    open: Box<dyn Fn() -> Side>,
+    /// Private data come as the whole field, padded with zeros, as from everybody but this crate's own protocol.
+    padded: bool,
+}
+
+impl Bed {
+    pub(crate) fn new(open: impl Fn() -> Side + 'static, padded: bool) -> Self {
+        Self { open: Box::new(open), padded }
+    }
+
+    /// The software device, in a network namespace of its own.
+    pub(crate) fn soft(link: LinkMode) -> Self {
+        let host = Host::new(link);
+        Self::new(move || host.open(), false)
+    }
+
+    pub(crate) fn open(&self) -> Side {
+        (self.open)()
+    }
+
+    #[track_caller]
+    pub(crate) fn same(&self, came: &[u8], sent: &[u8]) {
+        let (head, tail) = came.split_at(sent.len().min(came.len()));
+        assert_eq!(head, sent);
+        assert!(self.padded && tail.iter().all(|&byte| byte == 0) || tail.is_empty(), "{came:?}");
+    }
+}
