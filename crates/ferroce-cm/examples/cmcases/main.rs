@@ -1,8 +1,11 @@
-//! What the kernel test bed runs on a device of the kernel: `cmcases DEVICE ADDRESS [FILTER]`. It prints `PASS` or `FAIL` for each case, and
-//! fails if any case does.
+//! What the kernel test bed runs on a device of the kernel.
+//!
+//! - `cmcases cases DEVICE ADDRESS [FILTER]` prints `PASS` or `FAIL` for each case, and fails if any case does.
+//! - `cmcases removed DEVICE ADDRESS` prints `ready` and waits for the device to go away.
 
 #[path = "../../tests/cases/mod.rs"]
 mod cases;
+mod removed;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -52,22 +55,28 @@ const CASES: &[Case] = &[
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let (device, ip, filter) = match &args[..] {
-        [device, ip] => (device, ip, ""),
-        [device, ip, filter] => (device, ip, filter.as_str()),
-        _ => {
-            eprintln!("usage: cmcases DEVICE ADDRESS [FILTER]");
-            return ExitCode::from(2);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let parse = |ip: &str| ip.parse::<IpAddr>().unwrap_or_else(|why| panic!("{ip}: {why}"));
+    match args[..] {
+        ["cases", device, ip] => all(device, parse(ip), ""),
+        ["cases", device, ip, filter] => all(device, parse(ip), filter),
+        ["removed", device, ip] => {
+            let ip = parse(ip);
+            removed::run(&open(device, ip), &open(device, ip));
+            ExitCode::SUCCESS
         }
-    };
-    let Ok(ip) = ip.parse::<IpAddr>() else {
-        eprintln!("{ip} is no address");
-        return ExitCode::from(2);
-    };
+        _ => {
+            eprintln!("usage: cmcases cases DEVICE ADDRESS [FILTER], or cmcases removed DEVICE ADDRESS");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn all(device: &str, ip: IpAddr, filter: &str) -> ExitCode {
     let mut failed = 0;
     for &(name, case) in CASES.iter().filter(|(name, _)| name.contains(filter)) {
         let (sender, receiver) = mpsc::channel();
-        let (begun, device) = (Instant::now(), device.clone());
+        let (begun, device) = (Instant::now(), device.to_owned());
         let runner = std::thread::spawn(move || {
             case(&Bed::new(move || open(&device, ip), true));
             let _ = sender.send(());

@@ -45,7 +45,8 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters.
+    /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters; [`Error::Unsupported`] if the queue pair is of
+    /// the type UC and the kernel manages connections.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         let manager = match &self.core().backend {
             Backend::Native(manager) => manager,
@@ -123,7 +124,7 @@ impl Id {
     /// # Errors
     ///
     /// [`Error::Phase`] if there is no request to grant, or it was taken back; [`Error::Device`] if the queue pair cannot be moved, in
-    /// which case the request is rejected.
+    /// which case the request is rejected; [`Error::Unsupported`] as of [`Self::connect`], and for a `qkey` that the kernel cannot tell.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
         let manager = match &self.core().backend {
             Backend::Native(manager) => manager,

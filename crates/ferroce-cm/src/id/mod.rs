@@ -142,7 +142,8 @@ impl std::fmt::Display for Phase {
 pub struct Options {
     /// Type of service: the traffic class of all packets. 0.
     pub tos: u8,
-    /// The queue pair's local ACK timeout, exponent of 4.096 µs times 2 to its power, at most 31. 14, which is 67 ms.
+    /// The queue pair's local ACK timeout, exponent of 4.096 µs times 2 to its power, at most 31. 14, which is 67 ms. A kernel that manages
+    /// connections adds what its device needs, and has its own default, which 14 stands for.
     pub ack_timeout: u8,
     /// What a queue pair without receives asks its peer to wait, the code of `rnr_timer`. 12, which is 0.64 ms; librdmacm's 0 is
     /// 655 ms (ydb nbs #5790).

@@ -36,7 +36,8 @@ impl Id {
     /// (`rdma_resolve_addr`). The outcome comes as an event, [`crate::EventKind::AddrResolved`] or [`crate::EventKind::AddrError`].
     ///
     /// Addresses are numbers, so nobody has to be asked over the network and nothing blocks: which of several local addresses the
-    /// kernel would send from costs the calling thread some system calls that return at once, with no lock held. A link-local IPv6
+    /// kernel would send from costs the calling thread some system calls that return at once, with no lock held. Where the kernel manages
+    /// connections it looks for the neighbour, too, for at most five seconds, while nobody is blocked. A link-local IPv6
     /// address needs the interface that it is of, the scope id of its [`std::net::SocketAddrV6`], unless only one has such addresses.
     ///
     /// # Errors

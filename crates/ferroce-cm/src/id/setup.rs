@@ -84,7 +84,8 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] if it has one, [`Error::Device`] if the device refuses, or the type does not suit the port space.
+    /// [`Error::Phase`] if it has one, or if the kernel is to manage its connections and does not know yet which device that takes: it must be
+    /// bound to an address, or have the peer's; [`Error::Device`] if the device refuses, or the type does not suit the port space.
     pub fn create_qp(&self, pd: &Pd, attr: &QpInitAttr) -> Result<Qp> {
         let check = |state: &super::IdState| match &state.qp {
             Some(_) => Err(Error::Phase { call: "creating a second queue pair", phase: state.phase }),
@@ -112,7 +113,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] if not enough is agreed on for that.
+    /// [`Error::Phase`] if not enough is agreed on for that; where the kernel manages connections, for INIT as of [`Self::create_qp`].
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr> {
         self.core().attr(state)
     }

@@ -26,7 +26,9 @@ pub(crate) fn refused<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E)
 /// The kernel cannot use an address.
 pub(crate) fn address(addr: SocketAddr, error: io::Error) -> Error {
     let why = match Errno::from_io_error(&error) {
-        Some(Errno::ADDRNOTAVAIL) => "this host has no such address".to_owned(),
+        Some(Errno::ADDRNOTAVAIL) => {
+            "this host has no such address, or a listener at all addresses has its port".to_owned()
+        }
         Some(Errno::ADDRINUSE) => "another listener of this host has it".to_owned(),
         Some(Errno::NODEV) => {
             "no RDMA device reaches it, or has it: see `ferroce info` for the addresses that they have".to_owned()

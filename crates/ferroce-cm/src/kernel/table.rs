@@ -22,8 +22,6 @@ pub(super) struct Table {
     ids: usize,
     /// Events that are owed.
     owed: usize,
-    /// Events for nobody, but for those that were owed.
-    stale: u64,
 }
 
 struct Slot {
@@ -84,7 +82,7 @@ impl Table {
         // Something has happened.
         self.clear_deadline(uid);
         let Some((index, slot)) = self.slot(uid) else {
-            self.stale += 1;
+            tracing::debug!(uid, "an event for nobody");
             return None;
         };
         match &mut slot.entry {
@@ -107,10 +105,7 @@ impl Table {
                 }
                 None
             }
-            Entry::Vacant => {
-                self.stale += 1;
-                None
-            }
+            Entry::Vacant => None,
         }
     }
 

@@ -62,7 +62,7 @@ impl IdCore {
                 let why = of_status(event.status).to_string();
                 Some(Event::new(id, EventKind::ConnectError(Refusal::Setup(why)), &[]))
             }
-            event::UNREACHABLE => self.on_unreachable(id, event.status),
+            event::UNREACHABLE => self.on_unreachable(id, event),
             event::REJECTED => {
                 self.end(Phase::Disconnected);
                 let reason = RejectReason::from_number(event.status as u16);
@@ -186,21 +186,21 @@ impl IdCore {
         Some(Event { ud: Some(ud), ..Event::new(id, EventKind::Established, param.private_data.as_slice()) })
     }
 
-    fn on_unreachable(self: &Arc<Self>, id: Id, status: i32) -> Option<Event> {
+    fn on_unreachable(self: &Arc<Self>, id: Id, event: &CmEvent) -> Option<Event> {
         if !matches!(self.state.lock().phase, Phase::Connecting | Phase::Responding | Phase::Accepted) {
             // Kernels since 6.0 say it of connections, too, when a neighbour's hardware address changes (libfabric #12362).
             tracing::debug!("a neighbour's address has changed");
             return None;
         }
         self.end(Phase::Disconnected);
-        // Of datagrams a positive status is the answer's.
-        let reason =
-            u8::try_from(status).ok().filter(|_| self.is_datagram()).map(SidrStatus::from_number).and_then(refusal);
-        let kind = match reason {
-            Some(reason) => EventKind::Rejected { reason },
-            None => EventKind::Unreachable { sent: TRIES },
-        };
-        Some(Event::new(id, kind, &[]))
+        if self.is_datagram()
+            && let Ok(answer) = u8::try_from(event.status)
+            && let Some(reason) = refusal(SidrStatus::from_number(answer))
+        {
+            let data = event.param.ud().private_data;
+            return Some(Event::new(id, EventKind::Rejected { reason }, data.as_slice()));
+        }
+        Some(Event::new(id, EventKind::Unreachable { sent: TRIES }, &[]))
     }
 
     fn on_disconnected(&self, status: i32) -> Option<DisconnectCause> {
