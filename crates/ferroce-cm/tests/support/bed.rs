@@ -5,13 +5,13 @@ use ferroce_soft::LinkMode;
 
 /// Opens programs on one device.
 pub(crate) struct Bed {
-    open: Box<dyn Fn() -> Side>,
+    open: Box<dyn Fn() -> Side + Send + Sync>,
     /// Private data come as the whole field, padded with zeros, as from everybody but this crate's own protocol.
     padded: bool,
 }
 
 impl Bed {
-    pub(crate) fn new(open: impl Fn() -> Side + 'static, padded: bool) -> Self {
+    pub(crate) fn new(open: impl Fn() -> Side + Send + Sync + 'static, padded: bool) -> Self {
         Self { open: Box::new(open), padded }
     }
 
