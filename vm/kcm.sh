@@ -58,7 +58,7 @@ part_udaddy() {
     pair "udaddy ipv$family C to ferroce" "$rxe udaddy -d rxe0 -b $here" cm "udaddy -s $here"
   done
   quiet
-  pair "udaddy ferroce to ferroce: 10 queue pairs" "$rxe udaddy -d rxe0" cm "$rxe udaddy -d rxe0 -s $RXE_IP4 -c 10 -S 1024"
+  pair "udaddy ferroce to ferroce: 10 queue pairs" "$rxe udaddy -d rxe0 -c 10 -S 1024" cm "$rxe udaddy -d rxe0 -s $RXE_IP4 -c 10 -S 1024"
 }
 
 # rxe has no groups of IPv6.

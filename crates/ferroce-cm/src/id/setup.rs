@@ -294,7 +294,7 @@ impl IdCore {
         }
     }
 
-    /// The connection did not come about: what is posted is flushed.
+    /// The connection did not come about: what is posted is flushed. A queue pair of datagrams is of use to others.
     pub(super) fn end(self: &Arc<Self>, phase: Phase) {
         let qp = {
             let mut state = self.state.lock();
@@ -302,7 +302,7 @@ impl IdCore {
                 return;
             }
             state.phase = phase;
-            state.qp.clone()
+            state.qp.clone().filter(|_| !self.is_datagram())
         };
         if let Some(qp) = qp {
             self.flush(&qp);

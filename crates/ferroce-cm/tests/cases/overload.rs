@@ -55,11 +55,17 @@ pub(crate) fn a_full_backlog_is_answered(bed: &Bed) {
         assert!(matches!(reason, RejectReason::ConsumerDefined | RejectReason::NoResources), "{reason:?}");
     }
     // The others are where they were.
-    for _ in 0..BACKLOG {
-        let (id, _) = b.request();
+    let accepted: Vec<_> = (0..BACKLOG).map(|_| b.request().0).collect();
+    for id in &accepted {
         id.accept(&ConnParam::default()).unwrap();
-        while !matches!(b.event().kind(), EventKind::Established) {}
     }
-    drop((ids, listener));
+    for side in [&a, &b] {
+        for _ in 0..BACKLOG {
+            let event = side.event();
+            assert!(matches!(event.kind(), EventKind::Established), "{event:?}");
+        }
+    }
+    drop((ids, accepted, listener));
     a.is_clean();
+    b.is_clean();
 }

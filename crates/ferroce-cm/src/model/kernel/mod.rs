@@ -321,6 +321,7 @@ fn unread_events_hold_nobody_up() {
         world.kernel.end_all();
         id.destroy();
         assert_eq!(world.kernel.ids(), 0, "destroyed at once");
+        drop(id);
         let id = world.connected();
         world.kernel.end_all();
         world.turn();

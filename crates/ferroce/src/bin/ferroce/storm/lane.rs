@@ -40,7 +40,9 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(context: &Context) -> Result<Self> {
         let channel = context.create_comp_channel()?;
-        let cq = context.create_cq(CQE, Some(&channel))?;
+        // A device with less has room for those that are open; not all of it, as devices of rdma-core have places of their own in there.
+        let cqe = CQE.min(context.query_device()?.max_cqe / 2);
+        let cq = context.create_cq(cqe, Some(&channel))?;
         Ok(Self { inbox: Inbox::new()?, conns: Mutex::default(), cq, channel })
     }
 
