@@ -93,6 +93,8 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/rdmacore.sh local soft",
     "vm/rdmacore.sh conformance",
     "vm/rdmacore.sh perf watch errors faults removal",
+    "vm/rdmacore.sh perf watch errors",
+    "vm/kcm.sh",
 ];
 
 /// Seconds that each script of the kernel test bed may take. It stops what hangs; on an idle machine the longest takes a quarter of it.
