@@ -4,7 +4,8 @@
 #
 #   kcm.sh            all of it
 #   kcm.sh PART...    parts of it: rping, cmatose, udaddy (datagrams), mckey (multicast), cmtime, soft (the software device), refused
-#                     (nobody listens), storm, cases (the cases of connection management), errors, removed (the device goes away)
+#                     (nobody listens), cases (those of ferroce-cm/tests/cases), storm, errors, removed (the device goes away);
+#                     cases=TEXT are those whose name contains the text, storm=20000 is a storm of so many connections
 . "${0%/*}/lib.sh"
 
 # An ordinary user: the device files are for everybody.
@@ -116,11 +117,13 @@ part_refused() {
 nothing_left() { ! rdma resource show cm_id | grep -q . && ! rdma resource show qp | grep -q "type [RU]C"; }
 clean() { if await 20 nothing_left; then pass "$1"; else fail "$1" "$(rdma resource show cm_id | wc -l) ids, $(rdma resource show qp | wc -l) queue pairs"; fi; }
 
+# storm [CONNECTIONS]
 part_storm() {
-  limit=400
-  case_of "storm of ${1:-20000} connections" "$rxe storm --device rxe0 -n ${1:-20000} --cancel 10 --io-threads 2"
+  count=${1:-2000}
+  limit=$((120 + count / 8))
+  case_of "storm of $count connections" "$rxe storm --device rxe0 -n $count --cancel 10 --io-threads 2"
   tail -n 4 "$dir/client.log"
-  clean "the kernel has nothing left"
+  clean "the kernel has nothing left of it"
   limit=90
 }
 
