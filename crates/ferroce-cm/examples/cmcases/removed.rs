@@ -12,8 +12,8 @@ pub(crate) fn run(a: &Side, b: &Side) {
     let (active, passive) = connected(a, b);
     let resolved = a.resolved(addr);
     let unread = a.connect(addr, b"");
-    // The listener, the connection, and the request.
-    b.has_ids(3);
+    // Beside the listener and the connection.
+    b.is_asked(1, 2);
     println!("ready");
     // What waits for the other side to read it is under way, too; the listener's own end is told.
     let mut told = Vec::new();

@@ -197,3 +197,65 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> Owner {
+        Owner::Id(Weak::new())
+    }
+
+    #[test]
+    fn a_slot_is_free_once_what_is_owed_has_come() {
+        let mut table = Table::default();
+        let old = table.enter(id());
+        assert!(table.seen(old).is_none(), "its owner is gone, and it counts");
+        // The kernel says that three were read: two are still between it and the table.
+        table.leave(old, Some(3));
+        assert_eq!((table.usage().events, table.ids()), (2, 0));
+        let other = table.enter(id());
+        assert_ne!(other as u32, old as u32, "the slot is not free");
+        for left in [1, 0] {
+            assert!(table.seen(old).is_none());
+            assert_eq!(table.usage().events, left);
+        }
+        let again = table.enter(id());
+        assert_eq!(again as u32, old as u32);
+        assert_ne!(again, old, "another generation");
+        // A name that is stale touches nobody.
+        assert!(table.seen(old).is_none());
+        table.leave(old, Some(7));
+        assert_eq!((table.usage().events, table.ids()), (0, 2));
+    }
+
+    #[test]
+    fn events_of_a_membership_count_for_its_id_too() {
+        let mut table = Table::default();
+        let id = table.enter(id());
+        let group = table.enter(Owner::Group { id: Weak::new(), uid: id });
+        assert!(table.seen(group).is_none());
+        table.leave(group, Some(1));
+        table.leave(id, Some(1));
+        let usage = table.usage();
+        assert_eq!((usage.events, usage.names), (0, 0));
+    }
+
+    #[test]
+    fn deadlines_wake_the_thread_only_if_it_sleeps_longer() {
+        let mut table = Table::default();
+        let now = Instant::now();
+        let [first, second] = [table.enter(id()), table.enter(id())];
+        assert!(table.set_deadline(first, now + Duration::from_secs(30)), "it sleeps for ever");
+        assert_eq!(table.expire(now).1, Some(now + Duration::from_secs(30)));
+        assert!(!table.set_deadline(second, now + Duration::from_secs(40)));
+        assert!(table.set_deadline(second, now + Duration::from_secs(20)), "it is to wake before");
+        // Something has happened to both: it looks once more, and then no more.
+        assert!(table.seen(first).is_none() && table.seen(second).is_none());
+        let (_, wakes_at) = table.expire(now);
+        assert_eq!(wakes_at, Some(now + IDLE));
+        assert!(!table.set_deadline(first, now + Duration::from_secs(30)), "it wakes anyway");
+        assert!(table.seen(first).is_none());
+        assert_eq!(table.expire(now + IDLE).1, None);
+    }
+}

@@ -14,7 +14,7 @@ pub(crate) fn a_burst_is_accepted(bed: &Bed) {
     for id in &ids {
         id.connect(&ConnParam::default()).unwrap();
     }
-    b.has_ids(1 + CLIENTS);
+    b.is_asked(CLIENTS, 1);
     let mut accepted = Vec::new();
     for _ in 0..CLIENTS {
         let (id, _) = b.request();
