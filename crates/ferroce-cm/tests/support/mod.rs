@@ -88,7 +88,7 @@ impl Side {
         let deadline = Instant::now() + PATIENCE;
         let asks = || {
             let usage = self.cm.usage();
-            if by_kernel { self.cm.id_count() - others } else { usage.half_open.max(usage.sidr_received) }
+            if by_kernel { self.cm.id_count().saturating_sub(others) } else { usage.half_open.max(usage.sidr_received) }
         };
         while asks() < by {
             assert!(Instant::now() < deadline, "they do not come");
