@@ -45,10 +45,12 @@ pub(crate) fn a_full_backlog_is_answered(bed: &Bed) {
         .map(|_| {
             let id = a.resolved(addr);
             id.set_options(|options| options.connect_timeout = Duration::from_secs(60)).unwrap();
-            id.connect(&ConnParam::default()).unwrap();
             id
         })
         .collect();
+    for id in &ids {
+        id.connect(&ConnParam::default()).unwrap();
+    }
     for _ in 0..3 {
         let event = a.event();
         let EventKind::Rejected { reason } = event.kind() else { panic!("{event:?}") };

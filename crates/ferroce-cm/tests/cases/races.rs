@@ -47,11 +47,11 @@ fn event_loop(side: &Side, stop: &AtomicBool, established: &AtomicU64, closers: 
 }
 
 /// Closes ids at random moments, in one of the ways that there are.
-fn closer(ids: &mpsc::Receiver<Id>, seed: u64) {
+fn closer(ids: &mpsc::Receiver<Id>, seed: u64, pace: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     for id in ids {
         if rng.random_ratio(1, 2) {
-            std::thread::sleep(Duration::from_micros(rng.random_range(0..1500)));
+            std::thread::sleep(Duration::from_micros(rng.random_range(0..pace)));
         }
         match rng.random_range(0..4) {
             0 => id.destroy(),
@@ -81,6 +81,7 @@ fn start(side: &Side, port_space: PortSpace, addr: SocketAddr) -> Id {
 }
 
 pub(crate) fn churn(bed: &Bed, port_space: PortSpace, connections: usize, readers: usize) {
+    let pace = bed.pace();
     let (a, b) = (bed.open(), bed.open());
     let (listener, addr) = b.listen_in(port_space);
     let stop = AtomicBool::new(false);
@@ -89,7 +90,7 @@ pub(crate) fn churn(bed: &Bed, port_space: PortSpace, connections: usize, reader
         let mut senders = Vec::new();
         for seed in 0..4 {
             let (sender, receiver) = mpsc::channel();
-            scope.spawn(move || closer(&receiver, seed));
+            scope.spawn(move || closer(&receiver, seed, pace));
             senders.push(sender);
         }
         for side in [&a, &b] {
@@ -133,12 +134,13 @@ pub(crate) fn churn(bed: &Bed, port_space: PortSpace, connections: usize, reader
 }
 
 pub(crate) fn channels_close_and_ids_migrate_meanwhile(bed: &Bed, rounds: u64) {
+    let pace = bed.pace();
     let (a, b) = (bed.open(), bed.open());
     let (_listener, addr) = b.listen();
     let stop = AtomicBool::new(false);
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || closer(&receiver, 7));
+        scope.spawn(move || closer(&receiver, 7, pace));
         let established = AtomicU64::new(0);
         let (b, stop_b) = (&b, &stop);
         scope.spawn(move || event_loop(b, stop_b, &established, &sender));

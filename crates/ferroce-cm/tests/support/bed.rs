@@ -6,13 +6,13 @@ use ferroce_soft::LinkMode;
 /// Opens programs on one device.
 pub(crate) struct Bed {
     open: Box<dyn Fn() -> Side + Send + Sync>,
-    /// Private data come as the whole field, padded with zeros, as from everybody but this crate's own protocol.
-    padded: bool,
+    /// The kernel manages connections. Then private data come as the whole field, padded with zeros, and connections take longer.
+    by_kernel: bool,
 }
 
 impl Bed {
-    pub(crate) fn new(open: impl Fn() -> Side + Send + Sync + 'static, padded: bool) -> Self {
-        Self { open: Box::new(open), padded }
+    pub(crate) fn new(open: impl Fn() -> Side + Send + Sync + 'static, by_kernel: bool) -> Self {
+        Self { open: Box::new(open), by_kernel }
     }
 
     /// The software device, in a network namespace of its own.
@@ -25,10 +25,15 @@ impl Bed {
         (self.open)()
     }
 
+    /// Microseconds in which a connection may be made, or not.
+    pub(crate) fn pace(&self) -> u64 {
+        if self.by_kernel { 60_000 } else { 1500 }
+    }
+
     #[track_caller]
     pub(crate) fn same(&self, came: &[u8], sent: &[u8]) {
         let (head, tail) = came.split_at(sent.len().min(came.len()));
         assert_eq!(head, sent);
-        assert!(self.padded && tail.iter().all(|&byte| byte == 0) || tail.is_empty(), "{came:?}");
+        assert!(self.by_kernel && tail.iter().all(|&byte| byte == 0) || tail.is_empty(), "{came:?}");
     }
 }
