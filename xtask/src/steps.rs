@@ -93,7 +93,6 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/rdmacore.sh local soft",
     "vm/rdmacore.sh conformance",
     "vm/rdmacore.sh perf watch errors faults removal",
-    "vm/rdmacore.sh perf watch errors",
     "vm/kcm.sh",
 ];
 
