@@ -57,6 +57,7 @@ part_soft() {
 part_perf() {
   for op in send write read atomic; do
     case_of "perf $op on rxe" "ferroce perf $op --lat --local -d rxe0 -n 200"
+    printed client "link device" || fail "perf $op says what carries it" "it does not" client
   done
   port=$((port + 1))
   pair "perf from soft to rxe" "ferroce perf write --bw -d rxe0 -p $port" tcp:$port \

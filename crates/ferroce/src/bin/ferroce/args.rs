@@ -121,12 +121,15 @@ pub(crate) enum Link {
     Udp,
     /// Shared memory only
     Shm,
+    /// What the device itself has: one of rdma-core's offers no choice
+    #[value(skip)]
+    Device,
 }
 
 impl Link {
     pub(crate) fn mode(self) -> LinkMode {
         match self {
-            Self::Auto => LinkMode::Auto,
+            Self::Auto | Self::Device => LinkMode::Auto,
             Self::Udp => LinkMode::Udp,
             Self::Shm => LinkMode::Shm,
         }
@@ -147,6 +150,7 @@ impl fmt::Display for Link {
             Self::Auto => "auto",
             Self::Udp => "udp",
             Self::Shm => "shm",
+            Self::Device => "device",
         })
     }
 }

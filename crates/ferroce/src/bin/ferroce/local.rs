@@ -66,9 +66,10 @@ fn choose(table: &[GidEntry], reached_from: Option<IpAddr>) -> Option<&GidEntry>
 }
 
 /// The link that carries what goes to `peer` when `asked_for` is configured: with `auto` it is shared memory to this
-/// machine's own addresses.
+/// machine's own addresses. Only the software device has a choice.
 pub(crate) fn link_to(context: &Context, port: u8, asked_for: Link, peer: Gid) -> Link {
     match asked_for {
+        _ if context.info().provider != "soft" => Link::Device,
         Link::Auto if context.find_gid(port, peer.ip()).is_ok() => Link::Shm,
         Link::Auto => Link::Udp,
         link => link,
