@@ -105,7 +105,11 @@ impl Connection {
     pub fn wait_closed(&self, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
         while let Some(event) = next_before(&self.channel, deadline)? {
-            if matches!(event.kind(), EventKind::Disconnected(_)) {
+            // Rejected: the peer has taken back what it had granted.
+            if matches!(
+                event.kind(),
+                EventKind::Disconnected(_) | EventKind::Rejected { .. } | EventKind::DeviceRemoval
+            ) {
                 return Ok(true);
             }
         }
@@ -195,6 +199,9 @@ fn settled(channel: &EventChannel, deadline: Instant, what: &'static str) -> Res
     Err(Error::TimedOut { what })
 }
 
+/// There is nothing to come from a device that is no more.
+const REMOVED: &str = "the device is gone (it was unplugged, reset, or its driver was unloaded)";
+
 /// What an event means for a connection that is being made: private data if it is established, nothing if it says nothing.
 fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
     let (_, kind, private_data) = event.into_parts();
@@ -204,6 +211,7 @@ fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
         EventKind::Unreachable { sent } => Refusal::Unreachable { sent },
         EventKind::ConnectError(refusal) => refusal,
         EventKind::Disconnected(_) => Refusal::Disconnected,
+        EventKind::DeviceRemoval => Refusal::Setup(REMOVED.into()),
         EventKind::AddrError(error) | EventKind::RouteError(error) => return Err(error),
         _ => return Ok(None),
     }))
@@ -268,7 +276,11 @@ impl Listener {
 
     fn request(&self, event: Event) -> Result<Option<Incoming>> {
         let (_, kind, private_data) = event.into_parts();
-        let EventKind::ConnectRequest { id, .. } = kind else { return Ok(None) };
+        let id = match kind {
+            EventKind::ConnectRequest { id, .. } => id,
+            EventKind::DeviceRemoval => return Err(Error::Refused(Refusal::Setup(REMOVED.into()))),
+            _ => return Ok(None),
+        };
         // Its events are its own from now on.
         let channel = EventChannel::new()?;
         match id.migrate(&channel) {

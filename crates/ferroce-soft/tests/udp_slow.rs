@@ -3,6 +3,7 @@
 mod udp_common;
 
 use ferroce_soft::link::udp::{Received, RxBuffers, UdpConfig, UdpPort};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,9 +21,18 @@ fn slow_loopback() {
     assert!(tc.status.success(), "{}", String::from_utf8_lossy(&tc.stderr));
 }
 
+/// Keeps the thread, and the timer by which the slow device goes on, on one processor: what two take out of the device at a time the kernel
+/// may take in in another order.
+fn stay_on_one_processor() {
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).unwrap();
+}
+
 #[test]
 fn nothing_is_lost_for_want_of_room_in_the_socket() {
     ferroce_testing::isolate();
+    stay_on_one_processor();
     slow_loopback();
     let (a, b) = (UdpConfig { socket_buffer: 64 << 10, ..config() }, config());
     let (a, b) = (UdpPort::open(&a).unwrap(), UdpPort::open(&b).unwrap());

@@ -191,4 +191,20 @@ impl CmEvent {
     pub fn brings_id(&self) -> bool {
         self.event == event::CONNECT_REQUEST
     }
+
+    /// Whether it is an answer to a request for a connection, or its end: nothing else need be waited for.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        matches!(
+            self.event,
+            event::ADDR_ERROR
+                | event::CONNECT_RESPONSE
+                | event::CONNECT_ERROR
+                | event::UNREACHABLE
+                | event::REJECTED
+                | event::ESTABLISHED
+                | event::DISCONNECTED
+                | event::DEVICE_REMOVAL
+        )
+    }
 }

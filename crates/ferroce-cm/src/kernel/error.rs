@@ -10,7 +10,7 @@ pub(crate) fn refused<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E)
     move |error| {
         let error = error.into();
         let advice = match Errno::from_io_error(&error) {
-            Some(Errno::IO | Errno::NODEV) => {
+            Some(Errno::IO | Errno::NODEV | Errno::NXIO) => {
                 "the device is gone (it was unplugged, reset, or its driver was unloaded)"
             }
             Some(Errno::NOMEM) => "the kernel has no room for more",

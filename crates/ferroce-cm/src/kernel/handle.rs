@@ -42,24 +42,25 @@ impl Drop for KernelId {
 
 /// Membership of a multicast group, which ends when it is dropped.
 pub(crate) struct KernelGroup {
-    manager: Arc<KernelManager>,
+    /// Held: with the id would go the membership, whose number is used again.
+    id: Arc<KernelId>,
     uid: u64,
     number: u32,
 }
 
 impl KernelGroup {
-    pub(super) fn new(manager: Arc<KernelManager>, uid: u64, number: u32) -> Self {
-        Self { manager, uid, number }
+    pub(super) fn new(id: Arc<KernelId>, uid: u64, number: u32) -> Self {
+        Self { id, uid, number }
     }
 }
 
 impl Drop for KernelGroup {
     fn drop(&mut self) {
-        let reported = self.manager.device.leave_multicast(self.number);
+        let manager = &self.id.manager;
+        let reported = manager.device.leave_multicast(self.number);
         if let Err(error) = &reported {
-            // Destroying an id ends its memberships, and whoever does so may be faster.
             tracing::debug!(%error, membership = self.number, "the kernel did not end a membership");
         }
-        self.manager.table.lock().leave(self.uid, reported.ok());
+        manager.table.lock().leave(self.uid, reported.ok());
     }
 }

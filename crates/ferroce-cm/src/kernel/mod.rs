@@ -124,7 +124,7 @@ impl KernelManager {
     /// Joins a multicast group; the event will be the id's.
     pub(crate) fn join(
         self: &Arc<Self>,
-        (owner, id): (Weak<IdCore>, &KernelId),
+        (owner, id): (Weak<IdCore>, &Arc<KernelId>),
         group: IpAddr,
         send_only: bool,
         entered: impl FnOnce(u64),
@@ -132,7 +132,7 @@ impl KernelManager {
         let uid = self.table.lock().enter(Owner::Group { id: owner, uid: id.uid() });
         entered(uid);
         match self.device.join_multicast(id.number(), uid, group, send_only) {
-            Ok(number) => Ok(KernelGroup::new(self.clone(), uid, number)),
+            Ok(number) => Ok(KernelGroup::new(id.clone(), uid, number)),
             Err(error) => {
                 self.table.lock().leave(uid, None);
                 Err(error)
@@ -151,24 +151,31 @@ impl KernelManager {
     /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
     pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
         let mut read = 0;
-        while read < BATCH
-            && let Some(event) = self.device.next_event()?
-        {
-            self.dispatch(event);
+        let mut outcome = Ok(());
+        while read < BATCH {
+            match self.device.next_event() {
+                Ok(Some(event)) => self.dispatch(event),
+                Ok(None) => break,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
             read += 1;
         }
+        // Deadlines pass, too, if nothing can be read.
         let (late, wake_at) = self.table.lock().expire(Instant::now());
         for id in late {
             drop(id.push(Queued::Expired));
         }
-        Ok(Turn { more: read == BATCH, wake_at })
+        outcome.map(|()| Turn { more: read == BATCH, wake_at })
     }
 
     /// Gives an event to its id.
     fn dispatch(self: &Arc<Self>, event: CmEvent) {
         tracing::trace!(?event, "the kernel says");
         // Upgraded with the lock, used without: what goes with the last reference takes it.
-        let owner = self.table.lock().seen(event.uid);
+        let owner = self.table.lock().seen(event.uid, event.answers());
         let Some(owner) = owner else {
             if event.brings_id() {
                 // Its listener is destroyed: so is the request, which the kernel then rejects.

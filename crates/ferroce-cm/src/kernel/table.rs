@@ -31,8 +31,16 @@ struct Slot {
 
 enum Entry {
     Vacant,
-    Live { owner: Owner, seen: u32, deadline: Option<Instant> },
-    Owed(u32),
+    Live {
+        owner: Owner,
+        seen: u32,
+        deadline: Option<Instant>,
+    },
+    /// So many are still to come. The id whose uid this is counts them, too.
+    Owed {
+        left: u32,
+        also: Option<u64>,
+    },
 }
 
 /// Whose events these are.
@@ -77,10 +85,11 @@ impl Table {
         self.free.push_back(index);
     }
 
-    /// An event has come: whose it is, if there is still somebody.
-    pub(super) fn seen(&mut self, uid: u64) -> Option<Arc<IdCore>> {
-        // Something has happened.
-        self.clear_deadline(uid);
+    /// An event has come: whose it is, if there is still somebody. If it `answers`, nothing is waited for any more.
+    pub(super) fn seen(&mut self, uid: u64, answers: bool) -> Option<Arc<IdCore>> {
+        if answers {
+            self.clear_deadline(uid);
+        }
         let Some((index, slot)) = self.slot(uid) else {
             tracing::debug!(uid, "an event for nobody");
             return None;
@@ -96,13 +105,14 @@ impl Table {
                 self.also_seen(uid);
                 id
             }
-            Entry::Owed(left) => {
+            Entry::Owed { left, also } => {
                 *left -= 1;
-                let is_last = *left == 0;
+                let (is_last, also) = (*left == 0, *also);
                 self.owed -= 1;
                 if is_last {
                     self.vacate(index);
                 }
+                also.into_iter().for_each(|uid| self.also_seen(uid));
                 None
             }
             Entry::Vacant => None,
@@ -113,11 +123,11 @@ impl Table {
         let Some((index, slot)) = self.slot(uid) else { return };
         match &mut slot.entry {
             Entry::Live { seen, .. } => *seen += 1,
-            Entry::Owed(1) => {
+            Entry::Owed { left: 1, .. } => {
                 self.owed -= 1;
                 self.vacate(index);
             }
-            Entry::Owed(left) => {
+            Entry::Owed { left, .. } => {
                 *left -= 1;
                 self.owed -= 1;
             }
@@ -129,15 +139,18 @@ impl Table {
     pub(super) fn leave(&mut self, uid: u64, reported: Option<u32>) {
         let Some((index, slot)) = self.slot(uid) else { return };
         let Entry::Live { owner, seen, deadline } = &slot.entry else { return };
-        let (is_id, deadline) = (matches!(owner, Owner::Id(_)), *deadline);
+        let (also, deadline) = match owner {
+            Owner::Id(_) => (None, *deadline),
+            Owner::Group { uid, .. } => (Some(*uid), *deadline),
+        };
         let left = reported.unwrap_or(0).saturating_sub(*seen);
         if left == 0 {
             self.vacate(index);
         } else {
-            slot.entry = Entry::Owed(left);
+            slot.entry = Entry::Owed { left, also };
             self.owed += left as usize;
         }
-        self.ids -= usize::from(is_id);
+        self.ids -= usize::from(also.is_none());
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, uid));
         }
@@ -210,21 +223,21 @@ mod tests {
     fn a_slot_is_free_once_what_is_owed_has_come() {
         let mut table = Table::default();
         let old = table.enter(id());
-        assert!(table.seen(old).is_none(), "its owner is gone, and it counts");
+        assert!(table.seen(old, true).is_none(), "its owner is gone, and it counts");
         // The kernel says that three were read: two are still between it and the table.
         table.leave(old, Some(3));
         assert_eq!((table.usage().events, table.ids()), (2, 0));
         let other = table.enter(id());
         assert_ne!(other as u32, old as u32, "the slot is not free");
         for left in [1, 0] {
-            assert!(table.seen(old).is_none());
+            assert!(table.seen(old, true).is_none());
             assert_eq!(table.usage().events, left);
         }
         let again = table.enter(id());
         assert_eq!(again as u32, old as u32);
         assert_ne!(again, old, "another generation");
         // A name that is stale touches nobody.
-        assert!(table.seen(old).is_none());
+        assert!(table.seen(old, true).is_none());
         table.leave(old, Some(7));
         assert_eq!((table.usage().events, table.ids()), (0, 2));
     }
@@ -234,8 +247,16 @@ mod tests {
         let mut table = Table::default();
         let id = table.enter(id());
         let group = table.enter(Owner::Group { id: Weak::new(), uid: id });
-        assert!(table.seen(group).is_none());
+        assert!(table.seen(group, true).is_none());
         table.leave(group, Some(1));
+        table.leave(id, Some(1));
+        let usage = table.usage();
+        assert_eq!((usage.events, usage.names), (0, 0));
+        // Also one that comes after the membership has ended.
+        let id = table.enter(self::id());
+        let group = table.enter(Owner::Group { id: Weak::new(), uid: id });
+        table.leave(group, Some(1));
+        assert!(table.seen(group, true).is_none());
         table.leave(id, Some(1));
         let usage = table.usage();
         assert_eq!((usage.events, usage.names), (0, 0));
@@ -251,11 +272,11 @@ mod tests {
         assert!(!table.set_deadline(second, now + Duration::from_secs(40)));
         assert!(table.set_deadline(second, now + Duration::from_secs(20)), "it is to wake before");
         // Something has happened to both: it looks once more, and then no more.
-        assert!(table.seen(first).is_none() && table.seen(second).is_none());
+        assert!(table.seen(first, true).is_none() && table.seen(second, true).is_none());
         let (_, wakes_at) = table.expire(now);
         assert_eq!(wakes_at, Some(now + IDLE));
         assert!(!table.set_deadline(first, now + Duration::from_secs(30)), "it wakes anyway");
-        assert!(table.seen(first).is_none());
+        assert!(table.seen(first, true).is_none());
         assert_eq!(table.expire(now + IDLE).1, None);
     }
 }

@@ -42,12 +42,14 @@ impl Id {
         if let Some(deadline) = Instant::now().checked_add(timeout) {
             manager.set_deadline(id.uid(), deadline);
         }
-        manager.device().connect(id.number(), &request).map_err(|error| {
+        let asked = self
+            .set_kernel_options(manager, &id)
+            .and_then(|()| manager.device().connect(id.number(), &request).map_err(refused("connecting")));
+        asked.inspect_err(|_| {
             let mut state = core.state.lock();
             if state.phase == Phase::Connecting {
                 state.phase = Phase::RouteResolved;
             }
-            refused("connecting")(error)
         })
     }
 
@@ -80,6 +82,8 @@ impl Id {
             state.kernel.depths = Some(depths);
             (id, qp, core.to_kernel(param, qp_num, depths, private_data))
         };
+        // The kernel has not taken them over from the listener.
+        self.set_kernel_options(manager, &id)?;
         let connected = qp.filter(|_| !core.is_datagram());
         if let Some(qp) = &connected
             && let Err(error) = core.move_to_rts(qp, &setup)
@@ -144,7 +148,7 @@ impl Id {
         let core = self.core();
         // Not while the connection is granted or confirmed: the kernel would refuse, and it would not end.
         let setup = core.setup.lock();
-        let (id, qp, was) = {
+        let (id, qp) = {
             let mut state = self.state()?;
             let was = state.phase;
             match (was, &state.kernel.id) {
@@ -158,12 +162,13 @@ impl Id {
                     if was != Phase::Disconnected {
                         state.phase = Phase::Disconnecting;
                     }
-                    (id, state.qp.clone(), was)
+                    state.kernel.ends_when_established = was == Phase::Accepted;
+                    (id, state.qp.clone())
                 }
                 (phase, _) => return Err(Error::Phase { call: "disconnect", phase }),
             }
         };
-        core.end_in_kernel(manager, &id, was);
+        core.end_in_kernel(manager, &id);
         if let Some(qp) = &qp {
             IdCore::move_to_err(qp, &setup);
         }
@@ -172,18 +177,12 @@ impl Id {
 }
 
 impl IdCore {
-    /// Tells the kernel that the connection is over. That it is so already is fine.
-    fn end_in_kernel(&self, manager: &KernelManager, id: &KernelId, was: Phase) {
-        let Err(error) = manager.device().disconnect(id.number()) else { return };
-        if was == Phase::Accepted {
-            // It waits for the peer's confirmation, and cannot end what does not exist. That it exists makes no difference to the peer,
-            // which has been told that it is granted.
-            let _ = manager.device().notify(id.number(), COMM_EST);
-            if manager.device().disconnect(id.number()).is_ok() {
-                return;
-            }
+    /// Tells the kernel that the connection is over. That it is so already is fine. While the kernel waits for the peer's confirmation it does
+    /// nothing of the kind, and does not say so (`rdma_disconnect` in cma.c).
+    pub(super) fn end_in_kernel(&self, manager: &KernelManager, id: &KernelId) {
+        if let Err(error) = manager.device().disconnect(id.number()) {
+            tracing::debug!(%error, "the connection had ended");
         }
-        tracing::debug!(%error, "the connection had ended");
     }
 
     pub(in crate::id) fn confirm_by_kernel(
@@ -209,20 +208,22 @@ impl IdCore {
             if state.phase == Phase::Connected {
                 state.phase = Phase::Responding;
             }
+            // In a wrong state it is because the peer has ended it, of which an event tells. Otherwise the kernel has rejected it itself.
+            state.kernel.rejected = Errno::from_io_error(&error) != Some(Errno::INVAL);
             refused("confirming")(error)
         })
     }
 
     /// Gives up what cannot be used. Whether that is its end: otherwise it is over already, and an event says so.
     pub(in crate::id) fn abandon_by_kernel(&self, manager: &KernelManager) -> bool {
-        let id = {
+        let (id, rejected) = {
             let mut state = self.state.lock();
             let waits = |phase| matches!(phase, Phase::Requested | Phase::Responding);
             let Ok(id) = state.kernel_id("reject", waits) else { return false };
             state.phase = Phase::Disconnected;
-            id
+            (id, state.kernel.rejected)
         };
-        manager.device().reject(id.number(), &[]).is_ok()
+        manager.device().reject(id.number(), &[]).is_ok() || rejected
     }
 
     /// Which of the two it may be.

@@ -38,6 +38,8 @@ impl IdCore {
                 Some(Event::new(id, EventKind::MulticastError { group, error }, &[]))
             }
             Queued::KernelRequest { child, event, place } => self.on_request(manager, id, child, &event, place),
+            // With the kernel's id went what it had said and nobody has read.
+            Queued::Kernel(_) if self.state.lock().kernel.id.is_none() => None,
             Queued::Kernel(event) => self.on_kernel_event(manager, id, &event),
             Queued::Expired => self.on_expired(id),
             Queued::Request { .. } | Queued::Question { .. } | Queued::Protocol(_) | Queued::Multicast { .. } => None,
@@ -47,6 +49,12 @@ impl IdCore {
     fn on_kernel_event(self: &Arc<Self>, manager: &Arc<KernelManager>, id: Id, event: &CmEvent) -> Option<Event> {
         let conn = || event.param.conn();
         match event.event {
+            // A server of datagrams has answered with another Q_Key than this side's (`cma_sidr_rep_handler`).
+            event::ADDR_ERROR if self.state.lock().phase == Phase::Connecting => {
+                self.end(Phase::Disconnected);
+                let why = format!("the answer cannot be used: {}", of_status(event.status));
+                Some(Event::new(id, EventKind::ConnectError(Refusal::Setup(why)), &[]))
+            }
             event::ADDR_RESOLVED | event::ADDR_ERROR => {
                 let outcome = self.on_address(manager, event.status)?;
                 Some(Event::new(id, addr_resolved(outcome), &[]))
@@ -56,7 +64,7 @@ impl IdCore {
                 Some(Event::new(id, route_resolved(outcome), &[]))
             }
             event::CONNECT_RESPONSE => self.on_grant(&id, &conn()),
-            event::ESTABLISHED => self.on_established(id, event),
+            event::ESTABLISHED => self.on_established(manager, id, event),
             event::CONNECT_ERROR => {
                 self.end(Phase::Disconnected);
                 let why = of_status(event.status).to_string();
@@ -170,11 +178,20 @@ impl IdCore {
         self.granted(id, qp.as_ref(), offer(conn), conn.private_data.as_slice())
     }
 
-    fn on_established(&self, id: Id, event: &CmEvent) -> Option<Event> {
+    fn on_established(&self, manager: &KernelManager, id: Id, event: &CmEvent) -> Option<Event> {
         let mut state = self.state.lock();
         match state.phase {
             Phase::Accepted | Phase::Connecting => state.phase = Phase::Connected,
-            Phase::Destroyed => return None,
+            Phase::Disconnecting => {
+                let ends = std::mem::take(&mut state.kernel.ends_when_established);
+                let kernel_id = state.kernel.id.clone().filter(|_| ends);
+                drop(state);
+                if let Some(kernel_id) = kernel_id {
+                    self.end_in_kernel(manager, &kernel_id);
+                }
+                return None;
+            }
+            Phase::Disconnected | Phase::Destroyed => return None,
             _ => {}
         }
         drop(state);
@@ -187,7 +204,15 @@ impl IdCore {
     }
 
     fn on_unreachable(self: &Arc<Self>, id: Id, event: &CmEvent) -> Option<Event> {
-        if !matches!(self.state.lock().phase, Phase::Connecting | Phase::Responding | Phase::Accepted) {
+        let (phase, unconfirmed) = {
+            let state = self.state.lock();
+            (state.phase, state.kernel.ends_when_established)
+        };
+        if phase == Phase::Disconnecting && unconfirmed {
+            self.end(Phase::Disconnected);
+            return Some(Event::new(id, EventKind::Disconnected(DisconnectCause::TimedOut), &[]));
+        }
+        if !matches!(phase, Phase::Connecting | Phase::Responding | Phase::Accepted) {
             // Kernels since 6.0 say it of connections, too, when a neighbour's hardware address changes (libfabric #12362).
             tracing::debug!("a neighbour's address has changed");
             return None;
@@ -206,7 +231,7 @@ impl IdCore {
     fn on_disconnected(&self, status: i32) -> Option<DisconnectCause> {
         let mut state = self.state.lock();
         let asked = match state.phase {
-            Phase::Destroyed => return None,
+            Phase::Disconnected | Phase::Destroyed => return None,
             phase => phase == Phase::Disconnecting,
         };
         state.phase = Phase::Disconnected;
@@ -220,15 +245,16 @@ impl IdCore {
     /// The program does not want to wait any longer: the kernel is to forget it, which tells the peer.
     fn on_expired(self: &Arc<Self>, id: Id) -> Option<Event> {
         let timeout = self.options.lock().connect_timeout;
-        let kernel_id = {
+        let part = {
             let mut state = self.state.lock();
             if state.phase != Phase::Connecting {
                 return None;
             }
             state.phase = Phase::Disconnected;
-            state.kernel.id.take()
+            // Its memberships go with it: their numbers are used again.
+            std::mem::take(&mut state.kernel)
         };
-        drop(kernel_id);
+        part.end();
         self.end(Phase::Disconnected);
         let sent = 1 + (timeout.as_millis() / TRY.as_millis()) as u32;
         Some(Event::new(id, EventKind::Unreachable { sent: sent.min(TRIES) }, &[]))

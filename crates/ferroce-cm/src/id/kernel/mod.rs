@@ -30,6 +30,10 @@ pub(super) struct Part {
     resolving: Option<SocketAddr>,
     backlog: Option<Arc<Backlog>>,
     depths: Option<Depths>,
+    /// The program has ended what the peer had not confirmed: the kernel can be told only when it has.
+    ends_when_established: bool,
+    /// The kernel could not confirm what the peer has granted, and has told the peer.
+    rejected: bool,
     groups: Vec<multicast::Group>,
 }
 

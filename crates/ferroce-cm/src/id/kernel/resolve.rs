@@ -73,15 +73,19 @@ impl Id {
             state.kernel.resolving = Some(peer);
             (id, peer)
         };
-        if let Err(error) = manager.device().resolve_route(id.number(), RESOLVE.as_millis() as u32) {
+        let asked = self.set_kernel_options(manager, &id).and_then(|()| {
+            let resolving = manager.device().resolve_route(id.number(), RESOLVE.as_millis() as u32);
+            resolving.map_err(|error| address(peer, error))
+        });
+        if let Err(error) = asked {
             self.state()?.kernel.resolving = None;
-            drop(self.core().push(Queued::RouteResolved(Err(address(peer, error)))));
+            drop(self.core().push(Queued::RouteResolved(Err(error))));
         }
         Ok(())
     }
 
-    /// The options that the kernel has to know, before it looks for a route.
-    fn set_kernel_options(&self, manager: &KernelManager, id: &KernelId) -> Result<()> {
+    /// The options that the kernel has to know: before it looks for a route, and before the queue pair is moved.
+    pub(super) fn set_kernel_options(&self, manager: &KernelManager, id: &KernelId) -> Result<()> {
         let (options, usual) = (self.options(), Options::default());
         let set = |name, value: u8| {
             let set = manager.device().set_option(id.number(), wire::OPTION_ID, name, &[value]);

@@ -55,6 +55,8 @@ enum Stage {
     Listening,
     Asked,
     Requested,
+    /// The peer has not confirmed yet: that it has is seen when the event is read.
+    Granted,
     Connected,
     Over,
 }
@@ -103,7 +105,10 @@ impl Kernel {
     /// The peer ends all connections, and takes back what it has asked for.
     pub(super) fn end_all(&self) {
         let mut state = self.state();
-        let connected = state.ids.iter_mut().filter(|(_, id)| matches!(id.stage, Stage::Connected | Stage::Requested));
+        let connected = state
+            .ids
+            .iter_mut()
+            .filter(|(_, id)| matches!(id.stage, Stage::Connected | Stage::Granted | Stage::Requested));
         let ended: Vec<_> = connected
             .map(|(number, id)| {
                 id.stage = Stage::Over;
@@ -159,7 +164,7 @@ impl State {
         let id = self.ids.remove(&number).unwrap_or_else(|| panic!("there is no id {number}"));
         match id.stage {
             Stage::Requested => self.told.push(Told::Rejected),
-            Stage::Connected => self.told.push(Told::Ended),
+            Stage::Connected | Stage::Granted => self.told.push(Told::Ended),
             _ => {}
         }
         let (purged, kept) =
@@ -226,7 +231,7 @@ impl RdmaCm for Kernel {
         if found.stage == Stage::Over {
             return invalid();
         }
-        (found.uid, found.stage) = (uid, Stage::Connected);
+        (found.uid, found.stage) = (uid, Stage::Granted);
         state.told.push(Told::Granted);
         state.say(id, uid, event::ESTABLISHED);
         Ok(())
@@ -253,9 +258,10 @@ impl RdmaCm for Kernel {
     }
     fn disconnect(&self, id: u32) -> io::Result<()> {
         let mut state = self.pass();
-        let found = state.id(id, &[Stage::Connected, Stage::Over]);
-        if found.stage == Stage::Over {
-            return invalid();
+        let found = state.id(id, &[Stage::Connected, Stage::Granted, Stage::Over]);
+        // Where it cannot be done, it is not, and nobody is told.
+        if found.stage != Stage::Connected {
+            return Ok(());
         }
         found.stage = Stage::Over;
         let uid = found.uid;
@@ -270,11 +276,11 @@ impl RdmaCm for Kernel {
         Ok(attr)
     }
     fn set_option(&self, id: u32, _: u32, _: u32, _: &[u8]) -> io::Result<()> {
-        self.pass().id(id, &[Stage::New]);
+        assert!(self.pass().ids.contains_key(&id), "there is no id {id}");
         Ok(())
     }
     fn notify(&self, id: u32, _: u32) -> io::Result<()> {
-        self.pass().id(id, &[Stage::Connected]);
+        self.pass().id(id, &[Stage::Connected, Stage::Granted]);
         Err(io::Error::from_raw_os_error(106))
     }
     fn join_multicast(&self, _: u32, _: u64, _: IpAddr, _: bool) -> io::Result<u32> {
@@ -286,7 +292,11 @@ impl RdmaCm for Kernel {
     fn next_event(&self) -> io::Result<Option<CmEvent>> {
         let mut state = self.pass();
         let Some(queued) = state.queue.pop_front() else { return Ok(None) };
-        state.ids.get_mut(&queued.of).expect("its events went with it").reported += 1;
+        let id = state.ids.get_mut(&queued.of).expect("its events went with it");
+        id.reported += 1;
+        if queued.event.event == event::ESTABLISHED && id.stage == Stage::Granted {
+            id.stage = Stage::Connected;
+        }
         Ok(Some(queued.event))
     }
 }

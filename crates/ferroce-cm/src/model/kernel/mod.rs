@@ -394,3 +394,22 @@ fn refusals_are_told() {
         world.finish();
     });
 }
+
+/// The kernel does not end what the peer has not confirmed, and says that it did: it has to be told again.
+#[test]
+fn what_is_ended_before_the_peer_confirms_ends_once_it_has() {
+    sample(1, || {
+        let world = World::new();
+        let listener = world.listener(0);
+        let id = world.requested();
+        id.accept(&ConnParam::default()).unwrap();
+        id.disconnect().unwrap();
+        assert!(world.kernel.told() == [Told::Granted] && id.phase() == Phase::Disconnecting);
+        world.turn();
+        assert!(world.channel.try_next().unwrap().is_none(), "it is not said to be established");
+        assert_eq!(world.kernel.told(), [Told::Granted, Told::Ended]);
+        assert!(matches!(world.event(), EventKind::Disconnected(_)));
+        drop((listener, id));
+        world.finish();
+    });
+}
