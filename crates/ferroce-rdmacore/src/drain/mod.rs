@@ -23,7 +23,7 @@ use crossbeam_queue::SegQueue;
 use ferroce_verbs::Ah;
 use parking_lot::Mutex;
 use side::{State, Step};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -256,6 +256,8 @@ impl Drop for Drains {
     fn drop(&mut self) {
         self.0.state.lock().abandon();
         self.0.stop.store(true, Ordering::Release);
+        // As in `run`: either the thread sees this, or it is seen here.
+        fence(Ordering::SeqCst);
         if self.0.thread.get().is_some() {
             self.0.wake();
         } else {
@@ -266,6 +268,8 @@ impl Drop for Drains {
 
 impl Shared {
     fn wake(&self) {
+        // Whoever starts finds what was said before, or is found here.
+        fence(Ordering::SeqCst);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
@@ -296,6 +300,7 @@ impl Shared {
     fn run(&self) {
         // What comes before that is seen by the first look.
         let _ = self.thread.set(std::thread::current());
+        fence(Ordering::SeqCst);
         loop {
             let next = self.work(Instant::now());
             if self.stop.load(Ordering::Acquire) {
@@ -352,7 +357,7 @@ impl Shared {
             }
         }
         let state = self.state.lock();
-        if state.awaits_events() { Some(TICK) } else { state.is_waiting().then_some(SLOW_TICK) }
+        if state.looks_often() { Some(TICK) } else { state.is_waiting().then_some(SLOW_TICK) }
     }
 
     /// Posts a marker, if there is room in the queue. If not, whoever polls something of the queue pair says so.

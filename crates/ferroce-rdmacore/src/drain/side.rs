@@ -12,8 +12,13 @@ pub(super) enum Side {
     Done,
     /// Its marker waits for a place in the completion queue.
     Queued,
-    /// Its marker has a place, and somebody is about to post it. Whether something was polled meanwhile.
-    Posting(bool),
+    /// Its marker has a place, and somebody is about to post it: once.
+    Posting {
+        /// Something was polled meanwhile.
+        polled: bool,
+        /// Since when it has found no room.
+        since: Option<Instant>,
+    },
     /// Its marker has a place, and waits for room in the queue itself.
     Full(Instant),
     /// Its marker is posted.
@@ -47,8 +52,8 @@ struct Queue {
     /// The number of the last round, and whether it is under way.
     round: u32,
     under_way: bool,
-    /// Somebody waits for the round after that.
-    next_wanted: bool,
+    /// Somebody waits for the round after that, which has this number.
+    next: Option<u32>,
 }
 
 #[derive(Default)]
@@ -66,6 +71,8 @@ pub(super) struct State {
     looked: Option<Instant>,
     /// Queues in [`Side::LastWqe`].
     unreached: usize,
+    /// The number of the last round of all completion queues: what is said late of one that is gone concerns no other.
+    last_round: u32,
 }
 
 impl State {
@@ -123,7 +130,7 @@ impl State {
                 Some(queue) => {
                     queue.room -= 1;
                     turns[which as usize] = true;
-                    Side::Posting(false)
+                    Side::POSTING
                 }
             },
         });
@@ -142,7 +149,7 @@ impl State {
         for which in Which::BOTH {
             match self.side(qp_num, which) {
                 // One that was polled already is out.
-                Some(Side::Posting(_)) => self.tried(qp_num, which, posted[which as usize], now),
+                Some(Side::Posting { .. }) => self.tried(qp_num, which, posted[which as usize], now),
                 Some(Side::LastWqe(None)) => self.set(qp_num, which, Side::LastWqe(Some(now))),
                 Some(Side::Stopping) => self.want_round(qp_num, which),
                 _ => {}
@@ -164,14 +171,9 @@ impl State {
     /// A marker was posted, or not.
     pub(super) fn tried(&mut self, qp_num: u32, which: Which, posted: bool, now: Instant) {
         match self.side(qp_num, which) {
-            Some(Side::Posting(polled)) if !posted => {
-                self.set(qp_num, which, Side::Full(now));
-                if polled {
-                    self.retry.push((qp_num, which));
-                }
-            }
-            Some(Side::Posting(_)) => self.set(qp_num, which, Side::Posted(now)),
-            Some(Side::Full(_)) if posted => self.set(qp_num, which, Side::Posted(now)),
+            Some(Side::Posting { .. }) if posted => self.set(qp_num, which, Side::Posted(now)),
+            Some(Side::Posting { polled: true, .. }) => self.try_again(qp_num, which, None),
+            Some(Side::Posting { since, .. }) => self.set(qp_num, which, Side::Full(since.unwrap_or(now))),
             _ => {}
         }
     }
@@ -184,12 +186,17 @@ impl State {
     pub(super) fn room(&mut self, qp_num: u32) {
         for which in Which::BOTH {
             match self.side(qp_num, which) {
-                Some(Side::Full(_)) => self.retry.push((qp_num, which)),
+                Some(Side::Full(_)) => self.try_again(qp_num, which, None),
                 // It may have been refused before that.
-                Some(Side::Posting(_)) => self.set(qp_num, which, Side::Posting(true)),
+                Some(Side::Posting { since, .. }) => self.set(qp_num, which, Side::Posting { polled: true, since }),
                 _ => {}
             }
         }
+    }
+
+    fn try_again(&mut self, qp_num: u32, which: Which, since: Option<Instant>) {
+        self.set(qp_num, which, Side::Posting { polled: false, since });
+        self.retry.push((qp_num, which));
     }
 
     pub(super) fn last_wqe(&mut self, id: usize) {
@@ -208,8 +215,8 @@ impl State {
         }
         queue.under_way = false;
         queue.rounds.end();
-        if std::mem::take(&mut queue.next_wanted) {
-            queue.start_round();
+        if let Some(next) = queue.next.take() {
+            queue.start_round(next);
         }
         self.finish(cq, |side| matches!(side, Side::Round(of, _) if of == round));
     }
@@ -220,7 +227,7 @@ impl State {
             return;
         }
         self.looked = Some(now);
-        let mut late = Vec::new();
+        let (mut late, mut full) = (Vec::new(), Vec::new());
         for (&qp_num, pair) in &self.pairs {
             for which in Which::BOTH {
                 let deadline = match pair.sides[which as usize] {
@@ -230,11 +237,17 @@ impl State {
                 };
                 if now >= deadline {
                     late.push((qp_num, which));
+                } else if let Side::Full(since) = pair.sides[which as usize] {
+                    full.push((qp_num, which, since));
                 }
             }
         }
         for (qp_num, which) in late {
             self.want_round(qp_num, which);
+        }
+        // Of what succeeded nobody says that it was polled, though that makes room, too.
+        for (qp_num, which, since) in full {
+            self.try_again(qp_num, which, Some(since));
         }
     }
 
@@ -250,14 +263,18 @@ impl State {
                     && pair.sides[which as usize] == Side::Queued
                 {
                     queue.room -= 1;
-                    pair.sides[which as usize] = Side::Posting(false);
+                    pair.sides[which as usize] = Side::POSTING;
                     self.retry.push((qp_num, which));
                 }
             }
         }
         let mut steps: Vec<Step> = self.dead.drain(..).map(Step::Destroy).collect();
         let posts = std::mem::take(&mut self.retry);
-        let post = |(qp_num, which)| Some(Step::Post(self.pairs.get(&qp_num)?.qp.clone(), which));
+        // What has ended otherwise since is left out.
+        let post = |(qp_num, which): (u32, Which)| {
+            let pair = self.pairs.get(&qp_num)?;
+            matches!(pair.sides[which as usize], Side::Posting { .. }).then(|| Step::Post(pair.qp.clone(), which))
+        };
         steps.extend(posts.into_iter().filter_map(post));
         steps
     }
@@ -265,6 +282,12 @@ impl State {
     /// Whether a device may say that the last WQE is reached.
     pub(super) fn awaits_events(&self) -> bool {
         self.unreached > 0
+    }
+
+    /// Whether to look again soon: a device may say that the last WQE is reached, or a queue may have room.
+    pub(super) fn looks_often(&self) -> bool {
+        let is_full = |pair: &Pair| pair.sides.iter().any(|side| matches!(side, Side::Full(_)));
+        self.awaits_events() || self.pairs.values().any(is_full)
     }
 
     /// Whether anything has a deadline.
@@ -323,11 +346,15 @@ impl State {
         let Some(queue) = self.queues.get_mut(&pair.cqs[which as usize]) else {
             return self.done(qp_num, which);
         };
+        let mut next = || {
+            // 0 is none.
+            self.last_round = self.last_round.checked_add(1).unwrap_or(1);
+            self.last_round
+        };
         let round = if queue.under_way {
-            queue.next_wanted = true;
-            queue.following()
+            *queue.next.get_or_insert_with(next)
         } else {
-            queue.start_round();
+            queue.start_round(next());
             queue.round
         };
         self.set(qp_num, which, Side::Round(round, has_place));
@@ -335,10 +362,12 @@ impl State {
 }
 
 impl Side {
+    const POSTING: Self = Self::Posting { polled: false, since: None };
+
     /// Whether a place in the completion queue is taken.
     fn has_place(self) -> bool {
         match self {
-            Self::Posting(_) | Self::Full(_) | Self::Posted(_) => true,
+            Self::Posting { .. } | Self::Full(_) | Self::Posted(_) => true,
             Self::Round(_, has_place) => has_place,
             Self::Done | Self::Queued | Self::LastWqe(_) | Self::Stopping => false,
         }
@@ -354,17 +383,12 @@ impl Queue {
             members: HashSet::new(),
             round: 0,
             under_way: false,
-            next_wanted: false,
+            next: None,
         }
     }
 
-    /// The number of the round after this one; 0 is none.
-    fn following(&self) -> u32 {
-        self.round.checked_add(1).unwrap_or(1)
-    }
-
-    fn start_round(&mut self) {
-        self.round = self.following();
+    fn start_round(&mut self, round: u32) {
+        self.round = round;
         self.under_way = true;
         self.rounds.begin(self.round);
     }

@@ -272,14 +272,12 @@ impl Interface for RcVerbs {
         // First armed, then looked: what comes between is seen by one or the other.
         let due = shared.deadlines.next();
         shared.wakeup.arm(due.map(time_until))?;
-        shared.cq.req_notify(false)?;
-        let sooner = shared.deadlines.next().is_some_and(|next| due.is_none_or(|due| next < due));
-        if sooner || self.has_work()? {
-            // Others may sleep on what was just taken away.
-            shared.wakeup.rouse()?;
-            return Ok(Arm::Busy);
-        }
-        Ok(Arm::Armed)
+        let look = || {
+            shared.cq.req_notify(false)?;
+            let sooner = shared.deadlines.next().is_some_and(|next| due.is_none_or(|due| next < due));
+            Ok(sooner || self.has_work()?)
+        };
+        shared.wakeup.armed(look())
     }
 }
 

@@ -149,7 +149,7 @@ impl RcVerbs {
         if progress.stashed == 0 {
             progress.stashed = shared.cq.poll(&mut progress.wcs)?;
         }
-        Ok(progress.stashed != 0 || shared.look.load(Ordering::Relaxed))
+        Ok(progress.stashed != 0 || progress.is_left() || shared.look.load(Ordering::Relaxed))
     }
 
     fn take_in(&self, progress: &mut Progress, count: usize) -> Result<()> {

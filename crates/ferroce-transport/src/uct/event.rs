@@ -1,3 +1,4 @@
+use super::Arm;
 use super::handshake::Handshake;
 use ferroce_verbs::{CompChannel, Error, Result};
 use rustix::event::{Timespec, epoll};
@@ -59,6 +60,15 @@ impl Wakeup {
     #[inline]
     pub(crate) fn wake_under_lock(&self) -> Result<()> {
         if self.sleepers.disarm_ordered() { self.set_timer(Some(Duration::from_nanos(1))) } else { Ok(()) }
+    }
+
+    /// The answer of an interface that was armed and has looked whether there is work. Unless all may sleep now, others who sleep already are
+    /// woken: what told them was taken away by the arming.
+    pub(crate) fn armed(&self, has_work: Result<bool>) -> Result<Arm> {
+        if !matches!(has_work, Ok(false)) {
+            self.rouse()?;
+        }
+        has_work.map(|busy| if busy { Arm::Busy } else { Arm::Armed })
     }
 
     /// Has it become readable now, and leaves it armed.

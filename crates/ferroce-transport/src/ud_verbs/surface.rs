@@ -186,17 +186,15 @@ impl Interface for UdVerbs {
         state.pump(now);
         let timeout = state.sleeps_for(now);
         self.0.wakeup.arm(timeout.map(Duration::from_nanos))?;
-        state.queue.arm()?;
-        state.reap()?;
         // First armed, then looked: what comes between is seen by one or the other.
-        let room = !state.overflow.is_empty() && state.queue.has_room();
-        let untold = !state.failed.is_empty() || state.inbox.left() != 0;
-        if state.queue.has_received()? || state.waiting.is_due() || room || untold || timeout == Some(0) {
-            // Others may sleep on what was just taken away.
-            self.0.wakeup.rouse()?;
-            return Ok(Arm::Busy);
-        }
-        Ok(Arm::Armed)
+        let mut look = || {
+            state.queue.arm()?;
+            state.reap()?;
+            let room = !state.overflow.is_empty() && state.queue.has_room();
+            let untold = !state.failed.is_empty() || state.inbox.left() != 0;
+            Ok(state.queue.has_received()? || state.waiting.is_due() || room || untold || timeout == Some(0))
+        };
+        self.0.wakeup.armed(look())
     }
 }
 
@@ -373,7 +371,9 @@ impl Endpoint for UdEndpoint {
         let mut canceled = Vec::new();
         let answer = self.interface.0.with(|state, now| {
             if kind == FlushKind::Cancel {
-                state.waiting.cancel(self.id);
+                if state.peers.contains_key(&self.id) {
+                    state.waiting.cancel(self.id);
+                }
                 // What was not acknowledged is forgotten; all of it was copied, so there is nothing to wait for.
                 state.protocol.unreachable(now, self.id);
                 canceled = state.waiting.take_flushes(self.id);
