@@ -60,6 +60,8 @@ pub(super) struct State {
     /// GID and queue pair of the peer.
     pub(super) peer: Option<(Gid, u32)>,
     pub(super) ring: Ring,
+    /// Where the ring ended after the last question whether the peer has all.
+    pub(super) asked_at: u64,
     pub(super) credits: Credits,
     /// Buffers of the transport that its operations have.
     pub(super) held: u32,
@@ -111,6 +113,7 @@ impl Core {
             closed: false,
             peer: None,
             ring: Ring::new(depth + EXTRA_ROOM),
+            asked_at: 0,
             credits: Credits::new(terms.window, 0),
             held: 0,
             pool,
@@ -373,6 +376,9 @@ impl<'a> Ready<'a> {
         core.qp.post_send(&[wr]).map_err(|failed| failed.error)?;
         state.fence = false;
         state.ring.push(Op { completion: completion.take(), signaled: true, ..Op::default() });
+        if remote {
+            state.asked_at = state.ring.tail();
+        }
         if !state.watched {
             self.shared.watch(core, state);
         }

@@ -366,6 +366,10 @@ impl Endpoint for RcEndpoint {
                 state.flushes.extend(completion.take().map(|completion| (last, completion)));
                 return Ok(Posted::InProgress);
             }
+            // Nothing was posted since the last question: another one at each call would always leave one outstanding.
+            if kind == FlushKind::Remote && completion.is_none() && state.asked_at == state.ring.tail() {
+                return Ok(Posted::InProgress);
+            }
             ready.probe(kind == FlushKind::Remote, completion)?;
             Ok(Posted::InProgress)
         })

@@ -109,6 +109,21 @@ fn memory_of_the_peer() {
     assert_eq!(a.counters().free_buffers, 512);
 }
 
+/// Who asks again and again whether all has arrived posts one question, and so gets an answer, however slow the peer is.
+#[test]
+fn a_flush_that_is_repeated_asks_once() {
+    let ((a, _), (b, _)) = (open(options()), open(options()));
+    let (to_b, _to_a) = pair(&a, &b);
+    let theirs = b.pd().alloc_mr(64, Access::ALL).unwrap();
+    for _ in 0..3 {
+        to_b.put_short(b"short", Remote::of(&theirs)).unwrap();
+        for _ in 0..100_000 {
+            assert_eq!(to_b.flush(FlushKind::Remote, None).unwrap(), Posted::InProgress);
+        }
+        until(&[&a, &b], || to_b.flush(FlushKind::Remote, None).unwrap() == Posted::Done);
+    }
+}
+
 #[test]
 fn atomics_on_64_bits() {
     let ((a, _), (b, _)) = (open(options()), open(options()));
