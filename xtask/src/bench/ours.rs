@@ -121,8 +121,12 @@ fn document(command: &mut Command, time: Duration) -> Result<Value, Error> {
 /// A figure of that document.
 fn figure(command: &mut Command, time: Duration, value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
     let json = document(command, time)?;
-    let why = || format!("a figure is missing in it:\n{json}");
-    value(&json).ok_or_else(|| Error::Output { command: exec::shown(command), why: why() })
+    found(exec::shown(command), &json, value)
+}
+
+/// What is looked for in the document of a command.
+pub(super) fn found<T>(command: String, json: &Value, value: impl FnOnce(&Value) -> Option<T>) -> Result<T, Error> {
+    value(json).ok_or_else(|| Error::Output { command, why: format!("a figure is missing in it:\n{json}") })
 }
 
 /// Half a round trip, the median.

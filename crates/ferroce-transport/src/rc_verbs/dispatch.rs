@@ -6,12 +6,9 @@ use super::endpoint::RcEndpoint;
 use super::progress::Progress;
 use super::wire::Control;
 use super::{RcVerbs, Shared};
-use crate::uct::{OpError, PendingStatus};
+use crate::uct::{OpError, PENDING_TURN, PendingStatus};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Requests of one endpoint that are called before others have their turn.
-const TURN: usize = 32;
 
 /// A handler that panics leaves things undone: somebody has to look.
 pub(super) struct Left<'a>(pub(super) &'a Shared);
@@ -49,7 +46,7 @@ impl RcVerbs {
         let shared = &*self.0;
         // Lent to the requests.
         let endpoint = RcEndpoint { interface: self.clone(), core: core.clone(), owned: false };
-        for _ in 0..TURN {
+        for _ in 0..PENDING_TURN {
             let mut state = core.lock();
             if state.grant_owed && !shared.send_grant(core, &mut state) {
                 return true;

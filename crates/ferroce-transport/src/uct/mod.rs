@@ -44,6 +44,7 @@ pub use failure::{Cause, Evidence, Failure, OpError, OpFailure};
 pub use id::EndpointId;
 pub use interface::{AmHandler, Arm, FailureHandler, Interface, Message};
 pub use pack::{Full, Packer};
+pub(crate) use pending::PENDING_TURN;
 pub use pending::{PendingError, PendingRequest, PendingStatus};
 pub use reach::Unreachable;
 pub(crate) use reach::check_addresses;

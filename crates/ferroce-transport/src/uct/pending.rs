@@ -1,6 +1,9 @@
 use super::{Endpoint, Failure};
 use std::fmt;
 
+/// Requests of one endpoint that are called before others have their turn.
+pub(crate) const PENDING_TURN: usize = 32;
+
 /// What a request says when it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingStatus {

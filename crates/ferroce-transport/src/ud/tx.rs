@@ -139,7 +139,7 @@ impl TxWindow {
 
     /// Queues a packet; returns its PSN.
     pub(super) fn push(&mut self, kind: Kind, body: Vec<u8>) -> u32 {
-        let psn = self.base.wrapping_add(self.packets.len() as u32);
+        let psn = self.tail();
         self.packets.push_back(Packet { kind, body, fate: Fate::Queued });
         psn
     }

@@ -271,7 +271,8 @@ impl UdVerbs {
 
     /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.0.timeout_of(&self.0.state.lock())
+        let due = self.0.state.lock().protocol.next_timeout()?;
+        Some(Duration::from_nanos(due.saturating_sub(self.0.now())))
     }
 
     /// What it has and has seen.
@@ -311,10 +312,6 @@ impl Shared {
         // Somebody else's destructor, which may set handlers.
         drop(before);
         Some(())
-    }
-
-    fn timeout_of(&self, state: &State) -> Option<Duration> {
-        Some(Duration::from_nanos(state.protocol.next_timeout()?.saturating_sub(self.now())))
     }
 
     fn now(&self) -> Nanos {

@@ -72,9 +72,7 @@ impl Shared {
         // That the timer cannot be set is said by whoever arms it next.
         let _ = self.wakeup.wake_under_lock();
     }
-}
 
-impl Shared {
     /// Sends a message that `queue` queues, as far as there is room. A few are sent together, unless somebody may sleep meanwhile.
     #[inline]
     pub(super) fn send<E>(
@@ -267,21 +265,19 @@ impl Endpoint for UdEndpoint {
         // Only if nobody has let go of it; this may be lent to a request.
         let open = state.peers.contains_key(&self.id) && !state.waiting.is_canceled(self.id);
         let failed = state.failures.get(&self.id).copied().filter(|_| open);
-        let before = match failed {
-            Some(_) => state.told.remove(&self.id),
-            None if open => {
-                let call: super::FailureHandler = Box::new(move |failure, at| told(common(failure, at)));
-                let before = state.told.insert(self.id, call);
-                drop(state);
-                // Somebody else's destructor.
-                drop(before);
-                return;
-            }
-            None => None,
-        };
+        // Who would have been told before, and was not called yet, is not called any more.
+        let before = if open { state.told.remove(&self.id) } else { None };
+        let mut now = Some(told);
+        if failed.is_none()
+            && open
+            && let Some(told) = now.take()
+        {
+            state.told.insert(self.id, Box::new(move |failure, at| told(common(failure, at))));
+        }
         drop(state);
+        // Somebody else's destructor.
         drop(before);
-        if let Some((failure, at)) = failed {
+        if let (Some(told), Some((failure, at))) = (now, failed) {
             told(common(failure, at));
         }
     }

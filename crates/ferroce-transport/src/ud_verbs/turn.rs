@@ -1,15 +1,12 @@
 //! One thread's turn of progress: what came is handed over with no lock held.
 
 use super::{Handler, InterfaceAddress, Message, Shared, UdEndpoint, UdVerbs};
-use crate::uct::{self, PendingStatus};
+use crate::uct::{self, PENDING_TURN, PendingStatus};
 use crate::ud::{EndpointId, PeerAddress};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Requests of one endpoint that are called before others have their turn.
-const TURN: usize = 32;
 
 /// What came, between its arrival and its handlers; kept, so that it costs no allocation.
 #[derive(Default)]
@@ -99,7 +96,7 @@ impl<'a> Turn<'a> {
 
     fn dispatch_one(&self, endpoint: &UdEndpoint) {
         let id = endpoint.id;
-        for _ in 0..TURN {
+        for _ in 0..PENDING_TURN {
             let mut state = self.shared.state.lock();
             if state.failures.contains_key(&id) || state.waiting.is_canceled(id) {
                 return;

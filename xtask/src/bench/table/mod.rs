@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::ours::Programs;
+use super::ours::{self, Programs};
 use crate::error::Error;
 
 pub(super) use connections::{BED, STORM_BED};
@@ -54,8 +54,7 @@ impl Setting {
                 said.len() - 1
             }
         };
-        let json = &said[at].2;
-        value(json).ok_or_else(|| Error::Output { command: name, why: format!("a figure is missing in it:\n{json}") })
+        ours::found(name, &said[at].2, value)
     }
 
     /// A number of repetitions, fewer if less than a second is to be measured.

@@ -78,7 +78,7 @@ fn works_again(env: &Env, qp_type: QpType) -> CaseResult {
     for _ in 0..3 {
         pair.a.qp.modify(&QpAttr::to(QpState::Err))?;
         pair.b.qp.modify(&QpAttr::to(QpState::Err))?;
-        pair.reconnect(&Link::default())?;
+        pair.reconnect()?;
         pair.round_trip()?;
     }
     Ok(())

@@ -127,7 +127,7 @@ impl Bench {
 
     /// After a reset and a new connection both ends work, and nothing old is left in their queues.
     pub(super) fn recovers(&self) -> CaseResult {
-        self.pair.reconnect(&Link::default())?;
+        self.pair.reconnect()?;
         for end in [&self.pair.a, &self.pair.b] {
             discard(end)?;
         }

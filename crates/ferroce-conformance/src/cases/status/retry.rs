@@ -56,7 +56,7 @@ fn rnr_exhausted(env: &Env, rnr_retry: u8) -> CaseResult {
     // The peer has seen nothing wrong.
     ensure_eq!(b.qp.state(), QpState::Rts, "state of the peer");
     b.wait.nothing(&b.recv_cq)?;
-    pair.reconnect(&Link::default())?;
+    pair.reconnect()?;
     pair.round_trip()
 }
 
