@@ -3,9 +3,9 @@
 
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,12 @@ struct Line<T>(T);
 struct Shared {
     halt: Line<AtomicU8>,
     done: Line<AtomicU64>,
+    /// When the loop that is watched began; none before it did.
+    began: Mutex<Option<Instant>>,
 }
+
+/// How often the watch of a limited time looks whether the loop has begun.
+const UNTIL_BEGUN: Duration = Duration::from_millis(1);
 
 /// What a loop shares with those who watch it.
 #[derive(Clone, Default)]
@@ -48,6 +53,18 @@ impl Monitor {
             2 => Halt::Control,
             _ => Halt::Idle,
         }
+    }
+
+    /// The loop begins now, and so does the time that it was given: what starts the watch and what starts the loop are
+    /// two moments, and a loaded machine may put any time between them.
+    pub(crate) fn begin(&self) -> Instant {
+        let now = Instant::now();
+        *self.began() = Some(now);
+        now
+    }
+
+    fn began(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.began.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports how many operations are complete.
@@ -66,19 +83,21 @@ impl Monitor {
         let _ = self.0.halt.0.compare_exchange(halt as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Watches until the guard is dropped: the loop is told to end when `duration` has passed, and to give up when nothing
-    /// was completed for `idle`.
+    /// Watches until the guard is dropped: the loop is told to end when `duration` has passed since it called
+    /// [`Self::begin`], and to give up when nothing was completed for `idle`.
     pub(crate) fn watch(&self, duration: Option<Duration>, idle: Duration, mut progress: Progress) -> Watch {
         let (stop, stopped) = mpsc::channel::<()>();
         let monitor = self.clone();
         monitor.set_done(0);
+        *monitor.began() = None;
         let started = Instant::now();
         let thread = std::thread::spawn(move || {
             let mut last = (0, started);
             loop {
+                let began = *monitor.began();
                 let now = Instant::now();
-                let left = duration.map(|duration| duration.saturating_sub(now - started));
-                if left == Some(Duration::ZERO) {
+                let left = duration.map(|duration| began.map(|began| duration.saturating_sub(now - began)));
+                if left == Some(Some(Duration::ZERO)) {
                     monitor.request(Halt::TimeUp);
                 }
                 let done = monitor.0.done.0.load(Ordering::Relaxed);
@@ -89,7 +108,11 @@ impl Monitor {
                 }
                 progress.update(done);
                 let tick = Duration::from_millis(100).min(idle / 4);
-                let wait = left.filter(|left| !left.is_zero()).map_or(tick, |left| left.min(tick));
+                let wait = match left {
+                    None | Some(Some(Duration::ZERO)) => tick,
+                    Some(Some(left)) => left.min(tick),
+                    Some(None) => UNTIL_BEGUN.min(tick),
+                };
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -139,12 +162,16 @@ mod tests {
         let monitor = Monitor::default();
         let watch =
             monitor.watch(Some(Duration::from_millis(30)), Duration::from_secs(60), Progress::new("test", None));
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(monitor.halt(), Halt::Running, "the time is that of the loop, which has not begun");
+        let began = monitor.begin();
         let mut done = 0;
         while monitor.halt() == Halt::Running {
             done += 1;
             monitor.set_done(done);
             std::thread::yield_now();
         }
+        assert!(began.elapsed() >= Duration::from_millis(30));
         drop(watch);
         assert_eq!(monitor.halt(), Halt::TimeUp);
         assert!(check(&monitor, Duration::ZERO, "x").is_ok());

@@ -7,7 +7,7 @@ use crate::completions::BATCH;
 use crate::failure::{Failure, Result};
 use crate::monitor::{self, Halt, Monitor};
 use ferroce::{SendOp, WorkCompletion};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the client streams over all queue pairs.
 pub(crate) struct Stream<'a> {
@@ -37,7 +37,7 @@ impl<'a> Stream<'a> {
         }
         let mut wcs = [WorkCompletion::default(); BATCH];
         let (mut done, mut open) = (0, self.lanes.iter().filter(|lane| !lane.is_done()).count());
-        let started = Instant::now();
+        let started = monitor.begin();
         for lane in &mut self.lanes {
             lane.top_up()?;
         }

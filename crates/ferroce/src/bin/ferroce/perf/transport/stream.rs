@@ -8,7 +8,7 @@ use super::trip::{send, when_possible};
 use crate::failure::{Failure, Result};
 use crate::monitor::{self, Halt, Monitor};
 use ferroce::transport::uct::{AtomicOp, Completion, CompletionCounter, Endpoint, FlushKind, OpError, Posted};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Messages between two looks at whether the time is up.
 const LOOK_EVERY: u64 = 16;
@@ -25,7 +25,7 @@ pub(super) fn run(
     let (endpoint, op) = (end.endpoint()?, timing.plan.op);
     let most = total.unwrap_or(u64::MAX);
     let mut sent = 0;
-    let started = Instant::now();
+    let started = monitor.begin();
     while sent < most {
         match post(end, endpoint, op, size) {
             Ok(()) => {
