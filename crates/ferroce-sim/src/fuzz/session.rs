@@ -17,6 +17,7 @@ struct Story {
     tag: u32,
     sent: u32,
     connected: bool,
+    refused: bool,
     failed: bool,
 }
 
@@ -63,6 +64,12 @@ impl Program {
         Ok(())
     }
 
+    /// It found no room.
+    pub(super) fn refused(&mut self, id: EndpointId) -> Checked {
+        self.story(id)?.refused = true;
+        Ok(())
+    }
+
     pub(super) fn note(&mut self, event: &Event) -> Checked {
         match *event {
             Event::Connected(id) => {
@@ -70,6 +77,12 @@ impl Program {
                 let story = self.story(id)?;
                 ensure!(open && !story.connected && !story.failed, "{id} is connected twice, or after its end");
                 story.connected = true;
+            }
+            Event::Room(id) => {
+                let open = self.open.contains(&id);
+                let story = self.story(id)?;
+                ensure!(open && story.refused && !story.failed, "{id} has room, and was refused nothing");
+                story.refused = false;
             }
             Event::Failed(id, _) => {
                 let open = self.open.contains(&id);

@@ -150,7 +150,11 @@ impl World {
             let message = payload(tag, number, self.config.max_message());
             match this.interface.send(self.now, id, (number % u32::from(AM_IDS)) as u8, &message) {
                 Ok(()) => this.program.sent(id, &mut self.arrived)?,
-                Err(SendError::Busy(_) | SendError::Failed(_)) => break,
+                Err(SendError::Busy(_)) => {
+                    this.program.refused(id)?;
+                    break;
+                }
+                Err(SendError::Failed(_)) => break,
                 Err(error) => return Err(Failure::new(error)),
             }
         }

@@ -23,6 +23,8 @@ pub(super) struct Initiator {
     /// Its owner let go of it; what was sent before is being delivered until then.
     pub(super) closed: Option<Nanos>,
     pub(super) tx: TxWindow,
+    /// A message found no room, and its owner waits to hear that there is some.
+    pub(super) refused: bool,
     /// When something was last acknowledged, or first waited for that.
     pub(super) progress: Nanos,
 }
@@ -30,12 +32,12 @@ pub(super) struct Initiator {
 impl Initiator {
     pub(super) fn new(now: Nanos, config: &Config) -> Self {
         let state = State::Connecting(Retry::new(now, config));
-        Self { state, closed: None, tx: TxWindow::new(), progress: now }
+        Self { state, closed: None, tx: TxWindow::new(), refused: false, progress: now }
     }
 
     /// What is left of it once it failed.
     pub(super) fn dead(now: Nanos) -> Self {
-        Self { state: State::Dead, closed: None, tx: TxWindow::new(), progress: now }
+        Self { state: State::Dead, closed: None, tx: TxWindow::new(), refused: false, progress: now }
     }
 
     pub(super) fn push(&mut self, now: Nanos, kind: Kind, body: Vec<u8>) {

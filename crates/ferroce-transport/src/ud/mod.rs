@@ -53,6 +53,8 @@ pub struct PeerAddress {
 pub enum Event {
     /// The peer answered: the endpoint is connected.
     Connected(EndpointId),
+    /// The endpoint refused a message because its window was full, and now it takes one.
+    Room(EndpointId),
     /// The endpoint failed. Said once; it can only be closed now. What was not acknowledged may have arrived or not.
     Failed(EndpointId, Failure),
     /// The endpoint does not exist any more, and nothing for its peer is left: its address handle can go.

@@ -14,7 +14,7 @@ pub const MAX_ENDPOINTS: u32 = 1 << PLACE_BITS;
 
 impl EndpointId {
     /// The id that a packet carries.
-    pub(super) const fn from_wire(wire: u64) -> Self {
+    pub(crate) const fn from_wire(wire: u64) -> Self {
         Self(wire)
     }
 

@@ -352,8 +352,7 @@ impl State {
         }
         self.pump(now);
         if found.datagrams != 0 {
-            // What was acknowledged makes room.
-            self.waiting.unblock();
+            self.waiting.stir();
         }
         self.settle_flushes(flushed);
         outcome.map(|()| found.datagrams)
@@ -364,6 +363,7 @@ impl State {
         while let Some(event) = self.protocol.poll_event() {
             match event {
                 Event::Connected(_) => {}
+                Event::Room(id) => self.waiting.unblock(id),
                 // Whoever canceled it knows.
                 Event::Failed(id, _) if self.waiting.is_canceled(id) => {}
                 Event::Failed(id, failure) => {

@@ -36,6 +36,8 @@ pub(super) struct Queue {
     /// Datagrams posted, and those of them that are complete.
     posted: u64,
     complete: u64,
+    /// Nobody asked for the completion of the last: the device did not take what followed.
+    unasked: bool,
     buffer: Box<[u8]>,
     /// Received datagrams that arming found, and nobody has looked at.
     stash: [WorkCompletion; BATCH],
@@ -80,6 +82,7 @@ impl Queue {
             mtu,
             posted: 0,
             complete: 0,
+            unasked: false,
             stash: [WorkCompletion::default(); BATCH],
             stashed: 0,
             unposted: Vec::new(),
@@ -135,7 +138,7 @@ impl Queue {
 
     /// Posts datagrams, at most [`BATCH`] and as many as there is room for, and empties the list; returns how many the device did not take. Unless
     /// `more` follow at once the completion of the last is asked for: what an idle interface sent last must not keep its address
-    /// handle.
+    /// handle. Where the device stopped before that, the next asks: what was not taken comes again, or its endpoint ends, and says so.
     pub(super) fn post(&mut self, list: &mut Vec<Datagram>, more: bool) -> usize {
         let (count, slots) = (list.len(), self.leases.len() as u64);
         let mut sges = [Sge::default(); BATCH];
@@ -157,7 +160,8 @@ impl Queue {
             // The last that fits has to say when there is room again.
             let full = number + 1 - self.complete == slots;
             let last = at + 1 == count && !more;
-            if !(full || last || number % SIGNAL_EVERY == SIGNAL_EVERY - 1) {
+            let asks = at == 0 && self.unasked;
+            if !(full || last || asks || number % SIGNAL_EVERY == SIGNAL_EVERY - 1) {
                 wr.flags = SendFlags::empty();
             }
             wr.ud = Some(UdDest { ah, qpn: to.qpn, qkey: QKEY });
@@ -166,6 +170,9 @@ impl Queue {
             Ok(()) => count,
             Err(failed) => failed.index,
         };
+        if let Some(before) = taken.checked_sub(1) {
+            self.unasked = taken < count && wrs[before].flags.is_empty();
+        }
         for (lease, _, _) in list.drain(..).take(taken) {
             let slot = self.slot(self.posted);
             self.leases[slot] = Some(lease);
@@ -274,6 +281,8 @@ mod tests {
         b: Queue,
         local: Gid,
         lease: AhLease,
+        /// The same of another protection domain.
+        foreign: AhLease,
     }
 
     impl Fixture {
@@ -286,8 +295,9 @@ mod tests {
             let open = || Queue::open(&context, &pd, &channel, &options, 1024).unwrap();
             let (a, b) = (open(), open());
             let entry = context.gid_table(1).unwrap()[0].clone();
-            let lease = context.ah_cache().unwrap().get(&pd, &AhAttr::roce(entry.gid, entry.index)).unwrap();
-            Self { network, a, b, local: entry.gid, lease }
+            let get = |pd| context.ah_cache().unwrap().get(pd, &AhAttr::roce(entry.gid, entry.index)).unwrap();
+            let (lease, foreign) = (get(&pd), get(&context.alloc_pd().unwrap()));
+            Self { network, a, b, local: entry.gid, lease, foreign }
         }
 
         fn send(&mut self, body: &[u8]) {
@@ -332,6 +342,27 @@ mod tests {
             );
             assert_eq!(it.a.posted, it.a.complete);
         }
+    }
+
+    /// What went out before something that the device refuses may ask for no completion: the next asks.
+    #[test]
+    fn a_list_that_is_taken_in_part_keeps_no_address_handles() {
+        let mut it = Fixture::new();
+        let foreign = it.foreign.clone();
+        let to = PeerAddress { gid: it.local, qpn: it.b.qpn() };
+        let mut list: Vec<Datagram> = [&it.lease, &it.lease, &foreign, &it.lease]
+            .into_iter()
+            .map(|lease| (lease.clone(), to, b"one of four".to_vec()))
+            .collect();
+        assert_eq!(it.a.post(&mut list, false), 2);
+        it.network.run_until_idle(Duration::from_secs(1));
+        it.a.reap().unwrap();
+        assert_eq!((it.a.posted, it.a.complete), (2, 0), "nobody asked");
+        it.a.post(&mut vec![(it.lease.clone(), to, b"the next".to_vec())], true);
+        it.network.run_until_idle(Duration::from_secs(1));
+        it.a.reap().unwrap();
+        assert_eq!((it.a.posted, it.a.complete), (3, 3));
+        assert!(it.a.leases.iter().all(Option::is_none));
     }
 
     /// A receive that the device would not take is offered again, and until then it is known that one is missing.

@@ -1,6 +1,6 @@
 //! ud_verbs as the transports' common surface has it.
 
-use super::waiting::{Flush, Waiting};
+use super::waiting::{Flush, Lacks, Waiting};
 use super::{Handler, InterfaceAddress, Shared, State, UdEndpoint, UdVerbs};
 use crate::uct::{
     AmHandler, Arm, AtomicOp, Cause, Completion, Endpoint, EventCaps, Evidence, Failure, FailureHandler, FlushKind,
@@ -86,7 +86,7 @@ impl Shared {
         let sent = queue(&mut state.protocol, now);
         match sent {
             Ok(()) if self.wakeup.is_armed() || !state.protocol.gathers(id) => state.pump(now),
-            Err(SendError::Busy(_)) => state.waiting.block(id),
+            Err(SendError::Busy(_)) => state.waiting.block(id, Lacks::Window),
             _ => {}
         }
         self.stir();
@@ -120,7 +120,7 @@ impl State {
         }
         if flushes.len() != before {
             // There is room for others.
-            self.waiting.unblock();
+            self.waiting.flushes_ended();
         }
     }
 }
@@ -190,7 +190,7 @@ impl Interface for UdVerbs {
             state.reap()?;
             let room = !state.overflow.is_empty() && state.queue.has_room();
             let untold = !state.failed.is_empty() || state.inbox.left() != 0;
-            Ok(state.queue.has_received()? || state.waiting.is_due() || room || untold || timeout == Some(0))
+            Ok(state.queue.has_received()? || state.waiting.due() != 0 || room || untold || timeout == Some(0))
         };
         self.0.wakeup.armed(look())
     }
@@ -379,7 +379,7 @@ impl Endpoint for UdEndpoint {
             match begun.and_then(|over| state.protocol.sent(self.id).map(|sent| (over, sent))) {
                 Ok((true, _)) => Ok(Posted::Done),
                 Ok(_) if completion.is_some() && !state.waiting.has_room_for_flush() => {
-                    state.waiting.block(self.id);
+                    state.waiting.block(self.id, Lacks::Flush);
                     Err(OpError::NoResource)
                 }
                 Ok((false, sent)) => {

@@ -86,7 +86,7 @@ impl<'a> Turn<'a> {
     fn dispatch(&self, due: usize) {
         for _ in 0..due {
             let mut state = self.shared.state.lock();
-            let Some(id) = state.waiting.next() else { return };
+            let Some(id) = state.waiting.next_due() else { return };
             let Some(&peer) = state.peers.get(&id) else { continue };
             drop(state);
             let interface = UdVerbs(self.shared.clone());
@@ -103,22 +103,19 @@ impl<'a> Turn<'a> {
             }
             let Some(mut request) = state.waiting.take(id) else { return };
             drop(state);
-            if request(endpoint) == PendingStatus::NoResource {
-                let mut state = self.shared.state.lock();
-                if state.peers.contains_key(&id) {
-                    state.waiting.put_back(id, request);
-                }
+            let status = request(endpoint);
+            let mut state = self.shared.state.lock();
+            if status == PendingStatus::NoResource && state.peers.contains_key(&id) {
+                state.waiting.put_back(id, request);
+                self.shared.stir();
                 return;
             }
+            state.waiting.done(id);
+            drop(state);
         }
-        // The others first.
-        self.look_again();
-    }
-
-    /// Has requests that wait called in the next turn, whoever makes it.
-    fn look_again(&self) {
+        // The others first; in the next turn, whoever makes it.
         let mut state = self.shared.state.lock();
-        state.waiting.look_again();
+        state.waiting.call(id);
         self.shared.stir();
     }
 }
@@ -131,7 +128,9 @@ impl Drop for Turn<'_> {
         self.shared.progressing.store(false, Ordering::Release);
         if std::thread::panicking() {
             // What is left, and who else waits, has to be looked at.
-            self.look_again();
+            let mut state = self.shared.state.lock();
+            state.waiting.call_all();
+            self.shared.stir();
         }
     }
 }

@@ -17,7 +17,8 @@ fn send_all(world: &mut World, ends: &[(usize, EndpointId)], count: u32) {
     let deadline = world.now + 3600 * SECOND;
     let mut left: VecDeque<_> = ends.iter().map(|&(host, id)| (host, id, count)).collect();
     while let Some((host, id, mut more)) = left.pop_front() {
-        while more != 0 {
+        // Whoever was refused is told when to try again, and need not try before.
+        while more != 0 && !world.hosts[host].programs[&id].refused {
             match world.send(host, id) {
                 Ok(()) => more -= 1,
                 Err(SendError::Busy(_)) => break,

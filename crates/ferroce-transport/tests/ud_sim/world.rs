@@ -50,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) peer: usize,
     /// Messages that it has queued.
     pub(crate) sent: u32,
+    /// A message found no room, and nobody has said that there is some.
+    pub(crate) refused: bool,
     pub(crate) failed: Option<Cause>,
     pub(crate) connected: u32,
     pub(crate) closed: bool,
@@ -133,9 +135,14 @@ impl World {
         let number = self.hosts[host].programs[&id].sent;
         let mut message = [tag.to_be_bytes(), number.to_be_bytes()].concat();
         message.resize(8 + (number as usize * 37) % 200, number as u8);
-        self.hosts[host].interface.send(self.now, id, (number % 32) as u8, &message)?;
-        self.hosts[host].programs.get_mut(&id).unwrap().sent += 1;
-        Ok(())
+        let outcome = self.hosts[host].interface.send(self.now, id, (number % 32) as u8, &message);
+        let program = self.hosts[host].programs.get_mut(&id).unwrap();
+        match outcome {
+            Ok(()) => program.sent += 1,
+            Err(SendError::Busy(_)) => program.refused = true,
+            Err(_) => {}
+        }
+        outcome
     }
 
     pub(crate) fn close(&mut self, host: usize, id: EndpointId) {
@@ -228,6 +235,11 @@ impl World {
                 let program = programs.get_mut(&id).unwrap();
                 program.connected += 1;
                 assert!(program.connected == 1 && program.failed.is_none() && !program.closed, "{id}");
+            }
+            Event::Room(id) => {
+                let program = programs.get_mut(&id).unwrap();
+                assert!(program.refused && program.failed.is_none() && !program.closed, "{id} was refused nothing");
+                program.refused = false;
             }
             Event::Failed(id, failure) => {
                 let program = programs.get_mut(&id).unwrap();

@@ -111,6 +111,36 @@ fn progress_is_bounded_whatever_requests_do() {
     }
 }
 
+/// Requests are called when their own endpoint has room, however much others receive: else `n` that wait cost `n` calls for each datagram.
+#[test]
+fn those_that_wait_are_called_for_what_concerns_them() {
+    let ((a, _), (silent, _), (b, at_b)) = (plain(), plain(), plain());
+    let calls = Arc::new(AtomicU32::new(0));
+    let waiting: Vec<_> = (0..50).map(|_| connect(&a, &silent)).collect();
+    for endpoint in &waiting {
+        let sent = fill(endpoint, 0);
+        let counted = calls.clone();
+        let request = move |endpoint: &dyn Endpoint| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            match endpoint.am_short(AM, &sent.to_be_bytes()) {
+                Ok(()) => PendingStatus::Done,
+                Err(_) => PendingStatus::NoResource,
+            }
+        };
+        endpoint.pending_add(Box::new(request)).unwrap();
+    }
+    a.progress().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 50, "each is tried once");
+    let to_b = connect(&a, &b);
+    for number in 0..300_u32 {
+        to_b.am_short(AM, &number.to_be_bytes()).unwrap();
+        until(&[&a, &b], || to_b.flush().unwrap());
+    }
+    assert_eq!((numbers(&at_b).len(), calls.load(Ordering::SeqCst)), (300, 50));
+    until(&[&a, &b, &silent], || waiting.iter().all(|endpoint| endpoint.flush().unwrap()));
+    assert_eq!(calls.load(Ordering::SeqCst), 100, "and once more when there is room");
+}
+
 /// A handler that panics takes nothing with it but its own message.
 #[test]
 fn a_panicking_handler_loses_nothing_of_the_others() {

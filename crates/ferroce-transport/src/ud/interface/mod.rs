@@ -181,6 +181,7 @@ impl Interface {
             return Err(SendError::Failed(id));
         }
         if !initiator.tx.has_room() {
+            initiator.refused = true;
             return Err(SendError::Busy(id));
         }
         initiator.push(now, Kind::Data { am }, payload());
@@ -334,7 +335,7 @@ impl Interface {
             let event = self.events.pop_front()?;
             match event {
                 // Its owner let go of it meanwhile, and wants to hear only when it is gone.
-                Event::Connected(id) | Event::Failed(id, _) if self.owned(id).is_err() => {}
+                Event::Connected(id) | Event::Room(id) | Event::Failed(id, _) if self.owned(id).is_err() => {}
                 event => return Some(event),
             }
         }

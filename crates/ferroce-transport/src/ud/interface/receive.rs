@@ -125,6 +125,10 @@ impl Interface {
         if initiator.tx.base() != before {
             initiator.progress = now;
         }
+        if initiator.refused && initiator.tx.has_room() {
+            initiator.refused = false;
+            self.events.push_back(Event::Room(id));
+        }
         endpoint.life.hear(now);
         if header.ack_request {
             endpoint.life.probe |= !initiator.tx.can_send();
