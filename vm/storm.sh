@@ -2,14 +2,16 @@
 # A storm of connections on one Soft-RoCE device, in one boot: `ferroce storm` over the kernel's connection manager, and the same through
 # librdmacm in the two ways that keep IO threads from destroying what the event thread uses (storm_rdmacm.c, which comes in /payload).
 #
-#   storm.sh [NIC [THREADS [CONNECTIONS]]]     NIC: none, or slow: the calls of a queue pair take as long as on a NIC (modelled, alike for all)
+#   storm.sh [NIC [THREADS [CONNECTIONS [FACTOR]]]]
 #
+# NIC: none, or slow: the calls of a queue pair take FACTOR times as long as on a NIC (modelled, alike for all).
 # For each contender a line `RESULT {...}` with connections per second and the mean setup.
 . "${0%/*}/lib.sh"
 
 nic=${1:-none}
 threads=${2:-8}
 connections=${3:-1000}
+factor=${4:-1}
 window=32
 limit=300
 
@@ -29,11 +31,11 @@ measured() {
 }
 
 for policy in deferred channel-lock; do
-  args="$RXE_IP4 $policy $threads $nic $connections"
+  args="$RXE_IP4 $policy $threads $nic $factor $connections"
   pair "librdmacm, $policy: $connections connections" "/payload/storm_rdmacm server $args" cm "/payload/storm_rdmacm client $args $window"
   measured "librdmacm $policy"
 done
 case_of "ferroce, per-id: $connections connections" \
-  "ferroce storm --device rxe0 --json --nic $nic --io-threads $threads -n $connections --window $window"
+  "ferroce storm --device rxe0 --json --nic $nic --nic-factor $factor --io-threads $threads -n $connections --window $window"
 measured ferroce
 finish

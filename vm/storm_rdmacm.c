@@ -2,13 +2,13 @@
  * `ferroce storm` as one writes it with librdmacm: connections that IO threads close, in the two ways that keep that from being a use after
  * free. For comparison only; `vm/storm.sh` runs both.
  *
- *   storm_rdmacm server IP POLICY THREADS NIC CONNECTIONS
- *   storm_rdmacm client IP POLICY THREADS NIC CONNECTIONS WINDOW
+ *   storm_rdmacm server IP POLICY THREADS NIC FACTOR CONNECTIONS
+ *   storm_rdmacm client IP POLICY THREADS NIC FACTOR CONNECTIONS WINDOW
  *
  * POLICY  deferred: IO threads ask the event thread to destroy; channel-lock: one mutex is held for every call of librdmacm and while an event is
  *         handled, and IO threads destroy.
  * NIC     none, or slow: the calls that a NIC's firmware executes take as long as public reports say, by sleeping. The times are those of
- *         `ferroce storm --nic slow`.
+ *         `ferroce storm --nic slow`, FACTOR times as long.
  *
  * One event thread and THREADS IO threads at each end, each with a completion queue. Each connection carries one checked message each way. The
  * client prints one JSON document. Anything that goes wrong ends the program.
@@ -45,6 +45,7 @@ static uint64_t now_ns(void) {
 /* ---- what a NIC's firmware takes ---- */
 
 static bool slow_nic;
+static unsigned nic_factor;
 static __thread uint64_t debt_ns;
 static __thread unsigned seed;
 
@@ -58,15 +59,16 @@ static unsigned between(unsigned low, unsigned high) {
 static void take_us(unsigned low, unsigned high) {
 	if (!slow_nic)
 		return;
-	uint64_t wanted = between(low, high) * 1000ull, begun = now_ns();
+	uint64_t wanted = between(low, high) * 1000ull * nic_factor, begun = now_ns();
 	if (wanted > debt_ns) {
-		struct timespec left = { 0, (long)(wanted - debt_ns) };
+		uint64_t rest = wanted - debt_ns;
+		struct timespec left = { (time_t)(rest / 1000000000), (long)(rest % 1000000000) };
 		nanosleep(&left, NULL);
 	}
 	uint64_t spent = debt_ns + (now_ns() - begun);
 	debt_ns = spent > wanted ? spent - wanted : 0;
-	if (debt_ns > 1000000)
-		debt_ns = 1000000;
+	if (debt_ns > 1000000ull * nic_factor)
+		debt_ns = 1000000ull * nic_factor;
 }
 
 static void take_create(void) {
@@ -442,20 +444,23 @@ static int by_size(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-	if (argc < 7 || (strcmp(argv[1], "server") && (strcmp(argv[1], "client") || argc < 8))) {
-		fprintf(stderr, "usage: storm_rdmacm server|client IP deferred|channel-lock THREADS none|slow CONNECTIONS [WINDOW]\n");
+	if (argc < 8 || (strcmp(argv[1], "server") && (strcmp(argv[1], "client") || argc < 9))) {
+		fprintf(stderr,
+			"usage: storm_rdmacm server|client IP deferred|channel-lock THREADS none|slow FACTOR CONNECTIONS [WINDOW]\n");
 		return 2;
 	}
 	is_client = !strcmp(argv[1], "client");
 	deferred = !strcmp(argv[3], "deferred");
 	thread_count = (unsigned)atoi(argv[4]);
 	slow_nic = !strcmp(argv[5], "slow");
-	connection_count = (unsigned)atoi(argv[6]);
+	nic_factor = (unsigned)atoi(argv[6]);
+	connection_count = (unsigned)atoi(argv[7]);
 	if (is_client)
-		window = (unsigned)atoi(argv[7]);
+		window = (unsigned)atoi(argv[8]);
 	address.sin_family = AF_INET;
 	address.sin_port = htons(PORT);
-	if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1 || thread_count < 1 || thread_count > MAX_THREADS)
+	if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1 || thread_count < 1 || thread_count > MAX_THREADS ||
+	    nic_factor < 1)
 		die("bad arguments");
 	connections = calloc(connection_count, sizeof *connections);
 	setup_us = calloc(connection_count, sizeof *setup_us);

@@ -66,8 +66,14 @@ impl Flags {
 
     /// Clears flags; says whether one was set. Of two that do so at once one is told.
     pub(crate) fn take(&self, qp_num: u32, flags: u8) -> bool {
-        self.has(qp_num, flags)
-            && self.get(qp_num).is_some_and(|all| all.fetch_and(!flags, Ordering::AcqRel) & flags != 0)
+        self.take_from(qp_num, flags).is_some()
+    }
+
+    /// The same; says which others were set at that moment.
+    pub(crate) fn take_from(&self, qp_num: u32, flags: u8) -> Option<u8> {
+        let all = self.get(qp_num).filter(|all| all.load(Ordering::Acquire) & flags != 0)?;
+        let before = all.fetch_and(!flags, Ordering::AcqRel);
+        (before & flags != 0).then_some(before & !flags)
     }
 }
 
@@ -95,6 +101,23 @@ mod tests {
             assert_eq!(taken, 1);
         }
         assert!(flags.has(7, CONNECTED));
+    }
+
+    /// Whoever takes the second of two is told that none is left, and only he.
+    #[test]
+    fn the_last_of_two_is_known() {
+        let flags = Flags::default();
+        flags.begin(7, CONNECTED);
+        for _ in 0..100 {
+            flags.set(7, SEND_MARKER | RECV_MARKER);
+            let take = |flag| flags.take_from(7, flag).unwrap() & (SEND_MARKER | RECV_MARKER) == 0;
+            let last = std::thread::scope(|scope| {
+                let threads = [SEND_MARKER, RECV_MARKER].map(|flag| scope.spawn(move || take(flag)));
+                threads.map(|thread| thread.join().unwrap())
+            });
+            assert!(last[0] != last[1], "{last:?}");
+        }
+        assert_eq!(flags.take_from(7, SEND_MARKER), None);
     }
 
     #[test]

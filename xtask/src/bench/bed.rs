@@ -26,8 +26,13 @@ pub(super) fn us_per_connection(root: &Path, contender: &str) -> Result<f64, Err
 }
 
 /// What `vm/storm.sh` says of all its contenders. `program` is the one that uses librdmacm.
-pub(super) fn storm(root: &Path, program: &Path, nic: &str, connections: &str) -> Result<Value, Error> {
-    let (_, text) = run(root, &format!("vm/storm.sh {nic} 8 {connections}"), Some(program))?;
+pub(super) fn storm(
+    root: &Path,
+    program: &Path,
+    (nic, factor): (&str, u32),
+    connections: &str,
+) -> Result<Value, Error> {
+    let (_, text) = run(root, &format!("vm/storm.sh {nic} 8 {connections} {factor}"), Some(program))?;
     Ok(Value::Array(results(&text).collect()))
 }
 

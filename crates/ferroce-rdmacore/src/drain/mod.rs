@@ -116,6 +116,8 @@ pub(crate) struct Shared {
     started: AtomicBool,
     thread: OnceLock<Thread>,
     stop: AtomicBool,
+    /// The thread looks at the time by itself, or is about to. Changed and read while `state` is locked.
+    ticks: AtomicBool,
 }
 
 impl Drains {
@@ -129,6 +131,7 @@ impl Drains {
             started: AtomicBool::new(false),
             thread: OnceLock::new(),
             stop: AtomicBool::new(false),
+            ticks: AtomicBool::new(false),
         };
         Self(Arc::new(shared))
     }
@@ -211,13 +214,14 @@ impl Drains {
         if self.0.flags.take(qp_num, SEND_FULL | RECV_FULL) {
             self.say(Seen::Room(qp_num));
         }
-        match Which::of_marker(wr_id) {
-            Some(which) if self.0.flags.take(qp_num, which.flag()) => {
-                self.say(Seen::Marker(qp_num, which));
-                true
-            }
-            _ => false,
+        let Some(which) = Which::of_marker(wr_id) else { return false };
+        let Some(others) = self.0.flags.take_from(qp_num, which.flag()) else { return false };
+        self.0.seen.push(Seen::Marker(qp_num, which));
+        // There is something to be done only when both are out; whoever sees the other says so.
+        if others & (SEND_MARKER | RECV_MARKER) == 0 {
+            self.0.wake();
         }
+        true
     }
 
     /// Stops a queue pair, whose queues complete on the completion queues `cqs`, and keeps it until what it has outstanding is polled.
@@ -234,7 +238,14 @@ impl Drains {
         let stopped = qp.to_error();
         let send = turns[0] && stopped.is_ok() && self.0.post(&qp, Which::Send);
         match stopped {
-            Ok(()) => self.0.state.lock().stopped(qp_num, [send, recv], Instant::now()),
+            Ok(()) => {
+                let mut state = self.0.state.lock();
+                state.stopped(qp_num, [send, recv], Instant::now());
+                // In most cases there is nothing for the thread to do until the markers come.
+                if !state.has_steps() && !state.looks_often() && self.0.ticks.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
             Err(number) => {
                 if crate::errno::may_be_gone(number) && qp.context().ask_whether_gone() {
                     self.abandon();
@@ -357,7 +368,10 @@ impl Shared {
             }
         }
         let state = self.state.lock();
-        if state.looks_often() { Some(TICK) } else { state.is_waiting().then_some(SLOW_TICK) }
+        let next = if state.looks_often() { Some(TICK) } else { state.is_waiting().then_some(SLOW_TICK) };
+        // While the state is locked: whoever adds a queue pair later sees it.
+        self.ticks.store(next.is_some(), Ordering::Relaxed);
+        next
     }
 
     /// Posts a marker, if there is room in the queue. If not, whoever polls something of the queue pair says so.

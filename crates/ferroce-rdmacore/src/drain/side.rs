@@ -71,6 +71,8 @@ pub(super) struct State {
     looked: Option<Instant>,
     /// Queues in [`Side::LastWqe`].
     unreached: usize,
+    /// Queues in [`Side::Full`].
+    full: usize,
     /// The number of the last round of all completion queues: what is said late of one that is gone concerns no other.
     last_round: u32,
 }
@@ -286,8 +288,12 @@ impl State {
 
     /// Whether to look again soon: a device may say that the last WQE is reached, or a queue may have room.
     pub(super) fn looks_often(&self) -> bool {
-        let is_full = |pair: &Pair| pair.sides.iter().any(|side| matches!(side, Side::Full(_)));
-        self.awaits_events() || self.pairs.values().any(is_full)
+        self.awaits_events() || self.full != 0
+    }
+
+    /// Whether there is something to be done now.
+    pub(super) fn has_steps(&self) -> bool {
+        !(self.dead.is_empty() && self.ready.is_empty() && self.retry.is_empty())
     }
 
     /// Whether anything has a deadline.
@@ -306,6 +312,8 @@ impl State {
         if matches!(before, Side::LastWqe(_)) && !matches!(side, Side::LastWqe(_)) {
             self.unreached -= 1;
         }
+        self.full += usize::from(matches!(side, Side::Full(_)));
+        self.full -= usize::from(matches!(before, Side::Full(_)));
         let had_place = before.has_place();
         if had_place
             && !side.has_place()

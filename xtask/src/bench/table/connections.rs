@@ -9,7 +9,13 @@ use crate::error::Error;
 
 /// The groups that need the test bed; the second needs librdmacm's headers, too.
 pub(in crate::bench) const BED: &str = "connect-bed";
-pub(in crate::bench) const STORM_BED: [&str; 2] = ["storm-bed", "storm-bed-slow-nic"];
+pub(in crate::bench) const STORM_BED: [&str; 3] = ["storm-bed", "storm-bed-slow-nic", "storm-bed-slow-nic-10"];
+
+/// What a storm in the bed does with the NIC, and by how much longer that takes.
+const NO_NIC: (&str, u32) = ("none", 1);
+const SLOW_NIC: (&str, u32) = ("slow", 1);
+/// As much slower than a NIC as the emulated processor is at least than this one (a connection takes 13 times as long there).
+const SLOWER_NIC: (&str, u32) = ("slow", 10);
 
 /// `ferroce storm`, of `connections` connections.
 fn storm(setting: &Setting, connections: f64, args: &[&str], value: fn(&Value) -> Option<f64>) -> Result<f64, Error> {
@@ -50,11 +56,11 @@ fn held(setting: &Setting, open: &str) -> Result<f64, Error> {
 }
 
 /// Connections per second of one contender of `vm/storm.sh`; all are measured in one boot.
-fn rate_in_bed(setting: &Setting, nic: &str, contender: &str) -> Result<f64, Error> {
+fn rate_in_bed(setting: &Setting, nic: (&str, u32), contender: &str) -> Result<f64, Error> {
     let Programs { root, storm_rdmacm, .. } = &setting.programs;
     let connections = setting.times(1000.0);
     let run = || bed::storm(root, storm_rdmacm, nic, &connections);
-    setting.once(format!("vm/storm.sh {nic}"), run, |results| {
+    setting.once(format!("vm/storm.sh {nic:?}"), run, |results| {
         results.as_array()?.iter().find(|it| it["contender"] == contender)?["rate_per_s"].as_f64()
     })
 }
@@ -177,17 +183,17 @@ pub(super) const GROUPS: &[Group] = &[
         name: STORM_BED[0],
         what: "connections that 8 IO threads close, over the kernel's connection manager and Soft-RoCE, in one boot of the test bed",
         unit: "/s",
-        ours: |setting| rate_in_bed(setting, "none", "ferroce"),
+        ours: |setting| rate_in_bed(setting, NO_NIC, "ferroce"),
         against: &[
             Against::Peer {
                 name: DEFERRED,
                 bar: Some(Bar::AtLeast(1.0)),
-                run: |setting| rate_in_bed(setting, "none", "librdmacm deferred"),
+                run: |setting| rate_in_bed(setting, NO_NIC, "librdmacm deferred"),
             },
             Against::Peer {
                 name: CHANNEL_LOCK,
                 bar: Some(Bar::AtLeast(1.0)),
-                run: |setting| rate_in_bed(setting, "none", "librdmacm channel-lock"),
+                run: |setting| rate_in_bed(setting, NO_NIC, "librdmacm channel-lock"),
             },
         ],
     },
@@ -195,17 +201,36 @@ pub(super) const GROUPS: &[Group] = &[
         name: STORM_BED[1],
         what: "the same where the calls of a queue pair take as long as public reports say of NICs (modelled, alike for all)",
         unit: "/s",
-        ours: |setting| rate_in_bed(setting, "slow", "ferroce"),
+        ours: |setting| rate_in_bed(setting, SLOW_NIC, "ferroce"),
         against: &[
             Against::Peer {
                 name: DEFERRED,
                 bar: Some(Bar::AtLeast(1.5)),
-                run: |setting| rate_in_bed(setting, "slow", "librdmacm deferred"),
+                run: |setting| rate_in_bed(setting, SLOW_NIC, "librdmacm deferred"),
             },
             Against::Peer {
                 name: CHANNEL_LOCK,
                 bar: Some(Bar::AtLeast(1.5)),
-                run: |setting| rate_in_bed(setting, "slow", "librdmacm channel-lock"),
+                run: |setting| rate_in_bed(setting, SLOW_NIC, "librdmacm channel-lock"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED[2],
+        what: "the same where they take ten times as long: the emulated processor is that much slower than this one, or more, and hides a NIC \
+               that is not",
+        unit: "/s",
+        ours: |setting| rate_in_bed(setting, SLOWER_NIC, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: Some(Bar::AtLeast(1.5)),
+                run: |setting| rate_in_bed(setting, SLOWER_NIC, "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: Some(Bar::AtLeast(1.5)),
+                run: |setting| rate_in_bed(setting, SLOWER_NIC, "librdmacm channel-lock"),
             },
         ],
     },

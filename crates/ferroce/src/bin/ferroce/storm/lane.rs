@@ -1,7 +1,7 @@
 //! An IO thread: the queue through which it is handed connections, and its completion queue.
 
 use super::conn::Conn;
-use super::inbox::{Inbox, LOOKS};
+use super::inbox::Inbox;
 use super::side::End;
 use crate::failure::{Failure, Result};
 use ferroce::{CompChannel, Context, Cq, QpInitAttr, QpType, WorkCompletion};
@@ -125,7 +125,7 @@ fn work<E: End>(end: &E, lane: usize) -> Result<()> {
         busy |= lane.complete(end)?;
         if busy {
             idle = 0;
-        } else if idle < LOOKS {
+        } else if idle < side.looks {
             idle += 1;
             std::thread::yield_now();
         } else {

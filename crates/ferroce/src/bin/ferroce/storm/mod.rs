@@ -97,6 +97,9 @@ pub(crate) struct StormArgs {
     /// How long creating, moving and destroying a queue pair takes
     #[arg(long, value_enum, default_value_t = Nic::None)]
     nic: Nic,
+    /// With --nic slow: by how much longer it takes, for machines that are emulated and slower, too
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    nic_factor: u32,
     /// Kill the server with SIGKILL every so many seconds and start another one; connections with it are interrupted, which is no error
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with_all = ["listen", "connect", "baseline", "hold", "keep"])]
     kill_every: Option<Duration>,
@@ -184,6 +187,7 @@ impl StormArgs {
                     window: self.window.unwrap_or(Plan::default_window(self.nic)),
                     setup_in: self.setup_in,
                     nic: self.nic,
+                    nic_factor: self.nic_factor,
                     link,
                     hold: self.hold,
                     keep: self.keep,

@@ -23,9 +23,9 @@ const MODIFY: Range<u64> = 100..200;
 /// A thread that was kept from running does not catch up with more than this.
 const MAX_DEBT: Duration = Duration::from_millis(1);
 
-/// The same device with a NIC's times.
-pub(super) fn slow(context: &Context) -> Context {
-    Context::from_ops(Arc::new(SlowContext(context.ops().clone())))
+/// The same device with a NIC's times, `factor` times as long.
+pub(super) fn slow(context: &Context, factor: u32) -> Context {
+    Context::from_ops(Arc::new(SlowContext(context.ops().clone(), factor)))
 }
 
 thread_local! {
@@ -34,16 +34,17 @@ thread_local! {
 }
 
 /// Sleeps for some time of that range, so that the mean is right.
-fn take(micros: Range<u64>) {
-    let wanted = Duration::from_micros(rand::rng().random_range(micros));
+fn take(micros: Range<u64>, factor: u32) {
+    let wanted = Duration::from_micros(rand::rng().random_range(micros)) * factor;
     let (begun, debt) = (Instant::now(), DEBT.get());
     if let Some(left) = wanted.checked_sub(debt) {
         std::thread::sleep(left);
     }
-    DEBT.set((debt + begun.elapsed()).saturating_sub(wanted).min(MAX_DEBT));
+    DEBT.set((debt + begun.elapsed()).saturating_sub(wanted).min(MAX_DEBT * factor));
 }
 
-struct SlowContext(Arc<dyn ContextOps>);
+/// What it is around, and its factor.
+struct SlowContext(Arc<dyn ContextOps>, u32);
 
 impl ContextOps for SlowContext {
     fn info(&self) -> DeviceInfo {
@@ -124,8 +125,9 @@ impl PdOps for SlowPd {
 
     fn create_qp(self: Arc<Self>, attr: &QpInitAttr) -> Result<Arc<dyn QpOps>> {
         let outlier = rand::rng().random_ratio(1, 100);
-        take(if outlier { CREATE_OUTLIER } else { CREATE });
-        Ok(Arc::new(SlowQp(self.pd.clone().create_qp(attr)?)))
+        let factor = self.context.1;
+        take(if outlier { CREATE_OUTLIER } else { CREATE }, factor);
+        Ok(Arc::new(SlowQp(self.pd.clone().create_qp(attr)?, factor)))
     }
 
     fn context(&self) -> Arc<dyn ContextOps> {
@@ -133,11 +135,12 @@ impl PdOps for SlowPd {
     }
 }
 
-struct SlowQp(Arc<dyn QpOps>);
+/// What it is around, and its factor.
+struct SlowQp(Arc<dyn QpOps>, u32);
 
 impl Drop for SlowQp {
     fn drop(&mut self) {
-        take(DESTROY);
+        take(DESTROY, self.1);
     }
 }
 
@@ -159,7 +162,7 @@ impl QpOps for SlowQp {
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        take(MODIFY);
+        take(MODIFY, self.1);
         self.0.modify(attr)
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Plan {
     pub(crate) window: u32,
     pub(crate) setup_in: Setup,
     pub(crate) nic: Nic,
+    /// By how much longer a slow NIC takes than reports say.
+    pub(crate) nic_factor: u32,
     pub(crate) link: Link,
     /// Connections that are open from before the run to its end.
     pub(crate) hold: u32,

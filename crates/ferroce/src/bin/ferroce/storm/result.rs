@@ -80,6 +80,8 @@ pub(super) struct Run {
     pub(super) nic: Nic,
     /// The NIC's times are made up.
     pub(super) nic_is_modelled: bool,
+    /// By how much longer it takes than reports say.
+    pub(super) nic_factor: u32,
     pub(super) link: Link,
     pub(super) window: u32,
     pub(super) connections: u64,
@@ -138,6 +140,7 @@ impl Run {
             setup_in: plan.setup_in,
             nic: plan.nic,
             nic_is_modelled: plan.nic == Nic::Slow,
+            nic_factor: plan.nic_factor,
             link,
             window: plan.window,
             connections: plan.connections,

@@ -74,12 +74,13 @@ fn human(args: &StormArgs, plans: &[Plan], document: &Document) -> String {
             if args.cancel == 0 { String::new() } else { format!(", {} % to be cancelled", args.cancel) }
         ));
     }
-    if plans.iter().any(|plan| plan.nic == Nic::Slow) {
-        lines.push(
+    if let Some(plan) = plans.iter().find(|plan| plan.nic == Nic::Slow) {
+        let factor =
+            if plan.nic_factor == 1 { String::new() } else { format!(", all of it times {}", plan.nic_factor) };
+        lines.push(format!(
             "The NIC is modelled: creating a queue pair takes 0.5 ms and now and then 10 to 20, destroying it 1 to 2 ms, each \
-             change of state 0.1 to 0.2 ms."
-                .into(),
-        );
+             change of state 0.1 to 0.2 ms{factor}."
+        ));
     }
     lines.push(document.human());
     for run in &document.runs {

@@ -1,7 +1,7 @@
 //! What both ends of a storm have: a device, a manager of connections, an event thread, IO threads, and a policy of who may close.
 
 use super::conn::{Conn, Pool, Stage};
-use super::inbox::LOOKS;
+use super::inbox;
 use super::lane::{self, Lane, Work};
 use super::nic;
 use super::plan::{Nic, Plan, Policy, Setup};
@@ -46,6 +46,8 @@ pub(super) struct Side {
     pub(super) lanes: Vec<Lane>,
     pub(super) pool: Arc<Pool>,
     pub(super) troubles: Troubles,
+    /// See [`inbox::looks`].
+    pub(super) looks: u32,
     pd: Pd,
     /// With [`Policy::ChannelLock`]: held for all calls, and while an event is read and handled.
     channel_lock: ReentrantMutex<()>,
@@ -59,7 +61,7 @@ impl Side {
         let context = local::open(common, plan.link)?;
         let context = match plan.nic {
             Nic::None => context,
-            Nic::Slow => nic::slow(&context),
+            Nic::Slow => nic::slow(&context, plan.nic_factor),
         };
         let pd = context.alloc_pd()?;
         Ok(Self {
@@ -69,6 +71,7 @@ impl Side {
             lanes: (0..plan.io_threads).map(|_| Lane::new(&context)).collect::<Result<_>>()?,
             pool: Pool::new(pd.clone()),
             troubles: Troubles::default(),
+            looks: inbox::looks(context.info().provider),
             pd,
             context,
             channel_lock: ReentrantMutex::new(()),
@@ -79,9 +82,9 @@ impl Side {
 
     /// Starts the threads. They end after [`Self::stop`].
     pub(super) fn start<'scope, E: End>(end: &'scope E, scope: &'scope Scope<'scope, '_>) {
-        scope.spawn(move || event_thread(end));
+        spawn(scope, "events".into(), move || event_thread(end));
         for lane in 0..end.side().lanes.len() {
-            scope.spawn(move || lane::run(end, lane));
+            spawn(scope, format!("io {lane}"), move || lane::run(end, lane));
         }
     }
 
@@ -187,9 +190,15 @@ impl Side {
     }
 }
 
+/// Starts a thread that profilers and debuggers know by name. Like all that cannot be done without one, that there is no room for it ends the
+/// program.
+pub(super) fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, name: String, run: impl FnOnce() + Send + 'scope) {
+    std::thread::Builder::new().name(name).spawn_scoped(scope, run).expect("the system has room for another thread");
+}
+
 /// The next event.
-fn next(channel: &EventChannel) -> Result<Option<Event>, Error> {
-    for _ in 0..LOOKS {
+fn next(channel: &EventChannel, looks: u32) -> Result<Option<Event>, Error> {
+    for _ in 0..looks {
         if let Some(event) = channel.try_next()? {
             return Ok(Some(event));
         }
@@ -210,7 +219,7 @@ fn event_thread<E: End>(end: &E) {
             }
         }
         let outcome = match side.plan.policy {
-            Policy::PerId | Policy::Deferred => next(&side.channel).map(|event| {
+            Policy::PerId | Policy::Deferred => next(&side.channel, side.looks).map(|event| {
                 if let Some(event) = event {
                     end.event(event);
                 }
