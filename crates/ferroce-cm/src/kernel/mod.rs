@@ -22,12 +22,13 @@ use crate::proto::Usage;
 use crate::sync::Mutex;
 use crate::{Error, PortSpace, Result};
 use ferroce_abi::Host;
-use ferroce_abi::rdma_cm::{CmEvent, CmFile, RdmaCm};
+use ferroce_abi::rdma_cm::{CmEvent, CmEventParam, CmFile, ConnParam, RdmaCm, wire};
 use ferroce_verbs::Context;
 use pump::Alarm;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use table::{Owner, Table};
@@ -47,6 +48,8 @@ pub(crate) struct KernelManager {
     node_guid: u64,
     limits: Limits,
     table: Mutex<Table>,
+    /// The file cannot be read, and all ids were told.
+    unreadable: AtomicBool,
     /// Wakes the thread; there is none in tests.
     alarm: Option<Arc<Alarm>>,
 }
@@ -80,7 +83,15 @@ impl KernelManager {
         device: Arc<dyn RdmaCm>,
         alarm: Option<Arc<Alarm>>,
     ) -> Arc<Self> {
-        Arc::new(Self { context: context.clone(), device, node_guid, limits, table: Mutex::default(), alarm })
+        Arc::new(Self {
+            context: context.clone(),
+            device,
+            node_guid,
+            limits,
+            table: Mutex::default(),
+            unreadable: AtomicBool::new(false),
+            alarm,
+        })
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -110,6 +121,12 @@ impl KernelManager {
 
     /// Has the kernel make an id, whose events are `owner`'s.
     pub(crate) fn create(self: &Arc<Self>, owner: Weak<IdCore>, port_space: PortSpace) -> io::Result<Arc<KernelId>> {
+        if self.unreadable.load(Ordering::Relaxed) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the events of its device file cannot be read",
+            ));
+        }
         let uid = self.table.lock().enter(Owner::Id(owner));
         let qp_type = if port_space == PortSpace::Udp { QPT_UD } else { QPT_RC };
         match self.device.create_id(uid, port_space as u16, qp_type) {
@@ -168,7 +185,30 @@ impl KernelManager {
         for id in late {
             drop(id.push(Queued::Expired));
         }
+        match outcome {
+            Ok(()) => self.unreadable.store(false, Ordering::Relaxed),
+            Err(ref error) if is_for_now(error) => {}
+            Err(ref error) => self.tell_all(error),
+        }
         outcome.map(|()| Turn { more: read == BATCH, wake_at })
+    }
+
+    /// Nothing is heard of any id any more, and nobody is to wait for that: to the program the device is gone.
+    fn tell_all(&self, error: &io::Error) {
+        if self.unreadable.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::error!(
+            %error,
+            "the events of the kernel's connection manager cannot be read: its ids can only be destroyed (has the process changed its user \
+             since it opened the device?)"
+        );
+        let owners = self.table.lock().owners();
+        for (uid, id) in owners {
+            let param = CmEventParam::of_conn(&ConnParam::default());
+            let event = CmEvent { uid, id: 0, event: wire::event::DEVICE_REMOVAL, status: 0, param };
+            drop(id.push(Queued::Kernel(Box::new(event))));
+        }
     }
 
     /// Gives an event to its id.
@@ -204,6 +244,11 @@ impl KernelManager {
         });
         listener.push(Queued::KernelRequest { child, event: Box::new(event), place })
     }
+}
+
+/// Whether reading may work the next time.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory)
 }
 
 impl Drop for KernelManager {

@@ -40,7 +40,7 @@ pub(super) fn start(file: Arc<CmFile>, alarm: Arc<Alarm>, manager: Weak<KernelMa
                 Ok(turn) if turn.more => continue,
                 Ok(turn) => turn.wake_at,
                 Err(error) => {
-                    tracing::warn!(%error, "the events of the kernel's connection manager cannot be read");
+                    tracing::debug!(%error, "the events of the kernel's connection manager cannot be read");
                     std::thread::sleep(RETRY);
                     continue;
                 }

@@ -43,6 +43,11 @@ enum Entry {
     },
 }
 
+/// Never 0, which to the kernel means that there are to be no events.
+fn uid(index: u32, slot: &Slot) -> u64 {
+    u64::from(slot.generation) << 32 | u64::from(index + 1)
+}
+
 /// Whose events these are.
 pub(super) enum Owner {
     /// An id's.
@@ -68,8 +73,7 @@ impl Table {
         };
         let slot = &mut self.slots[index as usize];
         slot.entry = entry;
-        // Never 0, which to the kernel means that there are to be no events.
-        u64::from(slot.generation) << 32 | u64::from(index + 1)
+        uid(index, slot)
     }
 
     fn slot(&mut self, uid: u64) -> Option<(u32, &mut Slot)> {
@@ -197,6 +201,15 @@ impl Table {
 
     pub(super) fn ids(&self) -> usize {
         self.ids
+    }
+
+    /// All ids whose events can be delivered, with their uids.
+    pub(super) fn owners(&self) -> Vec<(u64, Arc<IdCore>)> {
+        let all = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.entry {
+            Entry::Live { owner: Owner::Id(id), .. } => Some((uid(index as u32, slot), id.upgrade()?)),
+            _ => None,
+        });
+        all.collect()
     }
 
     pub(super) fn usage(&self) -> Usage {

@@ -23,6 +23,7 @@ pub fn exhaust(preemptions: usize, model: fn()) {
 /// Runs `model` in so many random orders, of two kinds: every step by any thread, and by priorities that change three times
 /// (Burckhardt and others, "A randomized scheduler with probabilistic guarantees of finding bugs", 2010).
 pub fn sample(runs: usize, model: fn()) {
+    assert!(runs >= 2, "half of the runs are of each kind");
     let runs = if std::env::var_os(MORE).is_some() { runs * 100 } else { runs };
     run(RandomScheduler::new_from_seed(1, runs / 2), model);
     run(PctScheduler::new_from_seed(2, 3, runs / 2), model);

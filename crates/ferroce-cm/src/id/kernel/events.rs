@@ -39,11 +39,18 @@ impl IdCore {
             }
             Queued::KernelRequest { child, event, place } => self.on_request(manager, id, child, &event, place),
             // With the kernel's id went what it had said and nobody has read.
-            Queued::Kernel(_) if self.state.lock().kernel.id.is_none() => None,
+            Queued::Kernel(event) if !self.is_of(&event) => None,
             Queued::Kernel(event) => self.on_kernel_event(manager, id, &event),
             Queued::Expired => self.on_expired(id),
             Queued::Request { .. } | Queued::Question { .. } | Queued::Protocol(_) | Queued::Multicast { .. } => None,
         }
+    }
+
+    /// Whether an event is of what the id has of the kernel's now.
+    fn is_of(&self, event: &CmEvent) -> bool {
+        let state = self.state.lock();
+        let of_group = matches!(event.event, event::MULTICAST_JOIN | event::MULTICAST_ERROR);
+        state.kernel.id.as_ref().is_some_and(|id| of_group || id.uid() == event.uid)
     }
 
     fn on_kernel_event(self: &Arc<Self>, manager: &Arc<KernelManager>, id: Id, event: &CmEvent) -> Option<Event> {
@@ -104,16 +111,13 @@ impl IdCore {
             0 => super::resolve::addresses(manager, &kernel_id, peer),
             status => Err(address(peer, of_status(status))),
         };
-        let mut state = self.state.lock();
-        state.kernel.resolving = None;
-        if !matches!(state.phase, Phase::Idle | Phase::Bound) {
-            return None;
-        }
-        Some(found.map(|found| {
-            state.local = found.local;
-            state.peer = found.peer.or(Some(peer));
-            state.phase = Phase::AddrResolved;
-        }))
+        let (found, outcome) = match found {
+            Ok(found) => (Some((found, peer)), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        // Only then is the kernel's id let go that was asked about.
+        let waits = self.resolve_no_more(found);
+        waits.then_some(outcome)
     }
 
     /// The same of a route.

@@ -45,6 +45,11 @@ struct Depths {
 }
 
 impl Part {
+    /// Whether this is the kernel's id.
+    fn is_own(&self, id: &Arc<KernelId>) -> bool {
+        self.id.as_ref().is_some_and(|own| Arc::ptr_eq(own, id))
+    }
+
     /// The id is destroyed. To be called without locks.
     pub(super) fn end(mut self) {
         // The kernel's id goes last: with it go its memberships, and a queue pair must be detached before.

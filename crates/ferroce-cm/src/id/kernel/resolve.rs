@@ -2,7 +2,7 @@
 
 use super::super::queue::Queued;
 use super::super::resolve::is_peer;
-use super::{Id, Phase};
+use super::{Id, IdCore, Phase};
 use crate::kernel::{Backlog, KernelId, KernelManager, address, refused};
 use crate::{Error, Options, PortSpace, Result};
 use ferroce_abi::rdma_cm::{Addresses, wire};
@@ -21,10 +21,14 @@ impl Id {
         };
         new(self.state()?.phase)?;
         let id = self.in_kernel(manager)?;
-        manager.device().bind(id.number(), addr).map_err(|error| address(addr, error))?;
-        let found = addresses(manager, &id, addr)?;
+        let bound = manager.device().bind(id.number(), addr).map_err(|error| address(addr, error));
+        let found = bound.and_then(|()| addresses(manager, &id, addr)).inspect_err(|_| self.core().renew(&id))?;
         let mut state = self.state()?;
         new(state.phase)?;
+        if !state.kernel.is_own(&id) {
+            // Another thread's call has failed meanwhile, and took it along.
+            return Err(Error::Phase { call: "bind_addr", phase: state.phase });
+        }
         state.local = Some(found.local.unwrap_or(addr));
         state.phase = Phase::Bound;
         Ok(())
@@ -57,7 +61,7 @@ impl Id {
             resolving.map_err(|error| address(peer, error))
         });
         if let Err(error) = asked {
-            self.state()?.kernel.resolving = None;
+            core.resolve_no_more(None);
             drop(core.push(Queued::AddrResolved(Err(error))));
         }
         Ok(())
@@ -119,6 +123,41 @@ impl Id {
                 state.phase = Phase::Bound;
             }
         })
+    }
+}
+
+impl IdCore {
+    /// The kernel's id may have gone where nobody wanted it: what is tried next is tried with another one, if nothing else has become of it.
+    fn renew(&self, id: &Arc<KernelId>) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Idle && state.kernel.resolving.is_none() && state.kernel.is_own(id) {
+            let old = state.kernel.id.take();
+            drop(state);
+            // With it goes the kernel's.
+            drop(old);
+        }
+    }
+
+    /// The address that was looked for is `found`, or there is none; then what is tried next is tried with another id of the kernel's. False if
+    /// nobody waits for it any more.
+    pub(super) fn resolve_no_more(&self, found: Option<(Addresses, SocketAddr)>) -> bool {
+        let mut state = self.state.lock();
+        state.kernel.resolving = None;
+        let waits = matches!(state.phase, Phase::Idle | Phase::Bound);
+        let mut old = None;
+        match found {
+            Some((found, peer)) if waits => {
+                state.local = found.local;
+                state.peer = found.peer.or(Some(peer));
+                state.phase = Phase::AddrResolved;
+            }
+            None if state.phase == Phase::Idle => old = state.kernel.id.take(),
+            _ => {}
+        }
+        drop(state);
+        // With it goes the kernel's.
+        drop(old);
+        waits
     }
 }
 

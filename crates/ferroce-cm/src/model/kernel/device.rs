@@ -31,6 +31,10 @@ struct State {
     refuses: bool,
     /// The peer says nothing.
     is_silent: bool,
+    /// Addresses are those of another device.
+    is_elsewhere: bool,
+    /// Events cannot be read.
+    is_unreadable: bool,
     /// What the peer was told, in order.
     told: Vec<Told>,
 }
@@ -50,6 +54,7 @@ struct KernelId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     New,
+    Bound,
     Resolved,
     Routed,
     Listening,
@@ -80,6 +85,14 @@ impl Kernel {
 
     pub(super) fn keep_silent(&self) {
         self.state().is_silent = true;
+    }
+
+    pub(super) fn be_elsewhere(&self, elsewhere: bool) {
+        self.state().is_elsewhere = elsewhere;
+    }
+
+    pub(super) fn be_unreadable(&self, unreadable: bool) {
+        self.state().is_unreadable = unreadable;
     }
 
     /// Ids that there are.
@@ -186,12 +199,17 @@ impl RdmaCm for Kernel {
         Ok(self.pass().destroy(id))
     }
     fn bind(&self, id: u32, _: SocketAddr) -> io::Result<()> {
-        self.pass().id(id, &[Stage::New]);
+        let mut state = self.pass();
+        let found = state.id(id, &[Stage::New, Stage::Bound, Stage::Resolved]);
+        if found.stage != Stage::New {
+            return invalid();
+        }
+        found.stage = Stage::Bound;
         Ok(())
     }
     fn resolve_addr(&self, id: u32, _: Option<SocketAddr>, _: SocketAddr, _: u32) -> io::Result<()> {
         let mut state = self.pass();
-        let found = state.id(id, &[Stage::New]);
+        let found = state.id(id, &[Stage::New, Stage::Bound]);
         found.stage = Stage::Resolved;
         let uid = found.uid;
         state.say(id, uid, event::ADDR_RESOLVED);
@@ -206,8 +224,10 @@ impl RdmaCm for Kernel {
         Ok(())
     }
     fn query_addr(&self, id: u32) -> io::Result<Addresses> {
-        assert!(self.pass().ids.contains_key(&id), "there is no id {id}");
-        Ok(Addresses { node_guid: GUID, port_num: 1, local: None, peer: None })
+        let state = self.pass();
+        assert!(state.ids.contains_key(&id), "there is no id {id}");
+        let node_guid = if state.is_elsewhere { GUID + 1 } else { GUID };
+        Ok(Addresses { node_guid, port_num: 1, local: None, peer: None })
     }
     fn connect(&self, id: u32, _: &ConnParam) -> io::Result<()> {
         let mut state = self.pass();
@@ -222,7 +242,7 @@ impl RdmaCm for Kernel {
         Ok(())
     }
     fn listen(&self, id: u32, _: u32) -> io::Result<()> {
-        self.pass().id(id, &[Stage::New]).stage = Stage::Listening;
+        self.pass().id(id, &[Stage::Bound]).stage = Stage::Listening;
         Ok(())
     }
     fn accept(&self, id: u32, uid: u64, _: &ConnParam) -> io::Result<()> {
@@ -291,6 +311,9 @@ impl RdmaCm for Kernel {
     }
     fn next_event(&self) -> io::Result<Option<CmEvent>> {
         let mut state = self.pass();
+        if state.is_unreadable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let Some(queued) = state.queue.pop_front() else { return Ok(None) };
         let id = state.ids.get_mut(&queued.of).expect("its events went with it");
         id.reported += 1;

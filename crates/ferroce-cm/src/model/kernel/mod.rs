@@ -398,7 +398,7 @@ fn refusals_are_told() {
 /// The kernel does not end what the peer has not confirmed, and says that it did: it has to be told again.
 #[test]
 fn what_is_ended_before_the_peer_confirms_ends_once_it_has() {
-    sample(1, || {
+    sample(2, || {
         let world = World::new();
         let listener = world.listener(0);
         let id = world.requested();
@@ -410,6 +410,86 @@ fn what_is_ended_before_the_peer_confirms_ends_once_it_has() {
         assert_eq!(world.kernel.told(), [Told::Granted, Told::Ended]);
         assert!(matches!(world.event(), EventKind::Disconnected(_)));
         drop((listener, id));
+        world.finish();
+    });
+}
+
+/// Another device has the address, or reaches the peer: what is tried next begins anew, whatever the kernel has made of the id.
+#[test]
+fn what_was_tried_in_vain_can_be_tried_again() {
+    sample(2, || {
+        let world = World::new();
+        world.kernel.be_elsewhere(true);
+        let (bound, resolved) = (world.id(), world.id());
+        assert!(matches!(bound.bind_addr(HERE), Err(Error::Address { .. })));
+        resolved.resolve_addr(None, THERE).unwrap();
+        assert!(matches!(world.event(), EventKind::AddrError(Error::Address { .. })));
+        assert_eq!((bound.phase(), resolved.phase(), world.kernel.ids()), (Phase::Idle, Phase::Idle, 0));
+        world.kernel.be_elsewhere(false);
+        bound.bind_addr(HERE).unwrap();
+        resolved.resolve_addr(None, THERE).unwrap();
+        assert!(matches!(world.event(), EventKind::AddrResolved));
+        assert_eq!((bound.phase(), resolved.phase(), world.kernel.ids()), (Phase::Bound, Phase::AddrResolved, 2));
+        drop((bound, resolved));
+        world.finish();
+    });
+}
+
+/// A bind and a resolution that another device's address makes fail, until somebody says otherwise: whoever succeeds has the kernel's id that the
+/// other's failure leaves alone.
+fn tried_at_once(healer: fn(Kernel) -> Option<JoinHandle<()>>) {
+    let world = World::new();
+    world.kernel.be_elsewhere(true);
+    let id = world.id();
+    let (binder, resolver, kernel) = (id.clone(), id.clone(), world.kernel.clone());
+    let mut others = vec![
+        thread::spawn(move || drop(binder.bind_addr(HERE))),
+        thread::spawn(move || drop(resolver.resolve_addr(None, THERE))),
+        world.pump(),
+    ];
+    others.extend(healer(kernel.clone()));
+    let reader = world.reader(&world.channel, move |_| kernel.be_elsewhere(false));
+    world.join(others, vec![reader]);
+    world.turn();
+    while world.channel.try_next().unwrap().is_some() {}
+    assert_eq!(world.kernel.ids(), usize::from(id.phase() != Phase::Idle), "{:?}", id.phase());
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn a_failed_call_takes_nobody_elses_id() {
+    let by_whoever_is_told_of_a_failure = || tried_at_once(|_| None);
+    let at_any_time = || tried_at_once(|kernel| Some(thread::spawn(move || kernel.be_elsewhere(false))));
+    exhaust(1, by_whoever_is_told_of_a_failure);
+    exhaust(1, at_any_time);
+    sample(2000, at_any_time);
+}
+
+/// Nobody waits for what can never come.
+#[test]
+fn all_are_told_when_events_cannot_be_read() {
+    sample(2, || {
+        let world = World::new();
+        let (connected, listener) = (world.connected(), world.listener(1));
+        world.kernel.keep_silent();
+        let connecting = world.connecting();
+        world.kernel.be_unreadable(true);
+        for _ in 0..3 {
+            assert!(world.manager.turn().is_err());
+        }
+        for _ in 0..3 {
+            let event = world.channel.try_next().unwrap().expect("one for each");
+            assert!(matches!(event.into_parts().1, EventKind::DeviceRemoval));
+        }
+        assert!(world.channel.try_next().unwrap().is_none(), "each is told once");
+        let late = world.id();
+        assert!(matches!(late.bind_addr(HERE), Err(Error::Device { .. })));
+        world.kernel.be_unreadable(false);
+        drop((connecting, connected, listener));
+        world.turn();
+        late.bind_addr(HERE).unwrap();
+        drop(late);
         world.finish();
     });
 }
