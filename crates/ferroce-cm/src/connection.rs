@@ -19,7 +19,8 @@ pub struct Endpoint {
 /// An established connection: a queue pair in RTS, and its end.
 ///
 /// Dropping it closes it: the peer is told, outstanding work is flushed. Nothing waits: what the peer is told has left when this
-/// returns, and is repeated as long as the device is open.
+/// returns, and is repeated as long as the device is open. (With a device of the kernel it is said once, as the kernel forgets an id that is
+/// destroyed; a peer that does not get it finds out when it sends.)
 ///
 /// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed when
 /// something is sent: the work request fails with [`ferroce_verbs::WcStatus::RetryExcErr`]. Where one side only waits, it sends something

@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 impl IdCore {
     pub(in crate::id) fn attr_of_kernel(self: &Arc<Self>, manager: &KernelManager, to: QpState) -> Result<QpAttr> {
-        let min_rnr_timer = self.options.lock().min_rnr_timer;
+        let (min_rnr_timer, tos) = {
+            let options = self.options.lock();
+            (options.min_rnr_timer, options.tos)
+        };
         let (id, phase, depths) = {
             let state = self.state.lock();
             // Of datagrams nothing but the first step depends on the kernel.
@@ -48,7 +51,12 @@ impl IdCore {
             },
             QpState::Rtr => {
                 let mtu = mtu(raw.path_mtu);
-                let mut attr = QpAttr::rtr(ah_attr(&raw.ah_attr), mtu, raw.dest_qp_num, raw.rq_psn);
+                let mut av = ah_attr(&raw.ah_attr);
+                // To who answers, the kernel says what the peer has asked for.
+                if let Some(grh) = av.grh.as_mut().filter(|_| tos != 0) {
+                    grh.traffic_class = tos;
+                }
+                let mut attr = QpAttr::rtr(av, mtu, raw.dest_qp_num, raw.rq_psn);
                 let resources = depths.map(|depths| depths.responder_resources);
                 attr.max_dest_rd_atomic = Some(resources.unwrap_or(raw.max_dest_rd_atomic));
                 // The kernel's is 0, which is the longest of all (ydb nbs #5790).

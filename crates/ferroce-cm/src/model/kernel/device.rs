@@ -293,6 +293,7 @@ impl RdmaCm for Kernel {
         assert!(self.pass().ids.contains_key(&id), "there is no id {id}");
         let mut attr = QpAttr::new_zeroed();
         (attr.qp_state, attr.path_mtu, attr.port_num, attr.dest_qp_num) = (state, 3, 1, 0x2000);
+        (attr.ah_attr.is_global, attr.ah_attr.traffic_class) = (1, 4);
         Ok(attr)
     }
     fn set_option(&self, id: u32, _: u32, _: u32, _: &[u8]) -> io::Result<()> {

@@ -493,3 +493,22 @@ fn all_are_told_when_events_cannot_be_read() {
         world.finish();
     });
 }
+
+/// Who answers sends with his own type of service, if he has one, and with the peer's otherwise.
+#[test]
+fn the_type_of_service_of_who_answers() {
+    sample(2, || {
+        for (own, sent) in [(0, 4), (0x20, 0x20)] {
+            let world = World::new();
+            let listener = world.id();
+            listener.set_options(|options| options.tos = own).unwrap();
+            listener.bind_addr(HERE).unwrap();
+            listener.listen(1).unwrap();
+            let id = world.requested();
+            let attr = id.qp_attr(QpState::Rtr).unwrap();
+            assert_eq!(attr.ah_attr.unwrap().grh.unwrap().traffic_class, sent);
+            drop((id, listener));
+            world.finish();
+        }
+    });
+}
