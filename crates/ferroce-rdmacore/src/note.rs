@@ -68,6 +68,12 @@ impl StateNote {
         STATES[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
+    /// Whether something has failed and nobody has asked the device since: what of [`Self::certain`] costs no lock.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.flags.has(self.qp_num, FAILED)
+    }
+
     /// Whoever looks hears of failures first.
     fn lock(&self) -> MutexGuard<'_, Noted> {
         let mut noted = self.noted.lock();

@@ -139,6 +139,12 @@ impl RdmaQp {
         self.pd.context.raw.is_gone()
     }
 
+    /// Whether a connection has failed by itself since somebody last looked. A datagram queue pair's failures stop its sending only.
+    #[inline]
+    fn has_failed(&self) -> bool {
+        self.qp_type != QpType::Ud && self.note.has_news() && self.ask() == QpState::Err
+    }
+
     /// Not every device looks at what is posted in the error state before it is put there once more.
     #[cold]
     fn flush_again(&self) {
@@ -330,7 +336,7 @@ impl QpOps for RdmaQp {
             max_sge: self.cap.max_recv_sge,
         };
         post::receives(wrs, queue, |list| list.post(&self.raw))?;
-        if self.note.noted() == QpState::Err {
+        if self.note.noted() == QpState::Err || self.has_failed() {
             self.flush_again();
         }
         Ok(())

@@ -205,6 +205,19 @@ fn the_state_is_known_without_asking_until_something_fails() {
     assert!(matches!(refused.error, Error::State { state: QpState::Reset, .. }), "{refused}");
 }
 
+/// A receive that comes after its queue pair has failed by itself is flushed, too, and not only when the queue pair goes.
+#[test]
+fn receives_that_come_too_late_are_flushed() {
+    let Bench { cq, qp, .. } = bench(QpType::Rc);
+    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+    fake::fail_qp(qp.qp_num());
+    assert_eq!(polled(&cq), [(1, WcStatus::WrFlushErr)]);
+    for wr_id in [2, 3] {
+        qp.post_recv(&[RecvWr::new(wr_id, &[])]).unwrap();
+        assert_eq!(polled(&cq), [(wr_id, WcStatus::WrFlushErr)]);
+    }
+}
+
 #[test]
 fn events_hold_what_they_are_about_and_are_acknowledged_at_once() {
     let Bench { context, qp, .. } = bench(QpType::Rc);
