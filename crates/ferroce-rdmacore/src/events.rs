@@ -46,6 +46,8 @@ impl Event {
 
 /// Events that were read for the user, and what tells.
 pub(crate) struct Kept {
+    /// Held from reading an event until it is here or with the user: two who read at once would change their order.
+    order: Mutex<()>,
     events: Mutex<VecDeque<Event>>,
     /// Readable while there are any.
     sign: OwnedFd,
@@ -63,7 +65,7 @@ impl Kept {
             epoll::add(&either, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(os("watching for asynchronous events"))?;
         }
-        Ok(Self { events: Mutex::default(), sign, either })
+        Ok(Self { order: Mutex::default(), events: Mutex::default(), sign, either })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -157,12 +159,15 @@ impl RdmaContext {
     /// The next event for the user.
     pub(crate) fn next_event(&self) -> Result<Option<AsyncEvent>> {
         loop {
-            let event = match self.kept.pop() {
-                Some(event) => Some(event),
-                None => match self.read()? {
-                    Some(event) => event,
-                    None => return Ok(None),
-                },
+            let event = {
+                let _order = self.kept.order.lock();
+                match self.kept.pop() {
+                    Some(event) => Some(event),
+                    None => match self.read()? {
+                        Some(event) => event,
+                        None => return Ok(None),
+                    },
+                }
             };
             if let Some(event) = event.and_then(Event::upgrade) {
                 return Ok(Some(event));
@@ -174,6 +179,7 @@ impl RdmaContext {
 impl Events for RdmaContext {
     fn gather(&self) {
         while !self.kept.is_full() {
+            let _order = self.kept.order.lock();
             match self.read() {
                 Ok(Some(Some(event))) => self.kept.push(event),
                 Ok(Some(None)) => {}
