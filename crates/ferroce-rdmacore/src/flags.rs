@@ -75,6 +75,12 @@ impl Flags {
         let before = all.fetch_and(!flags, Ordering::AcqRel);
         (before & flags != 0).then_some(before & !flags)
     }
+
+    /// The flags of a queue pair that is draining, after whatever others have changed: what this caller did before is seen by whoever changes them
+    /// next.
+    pub(crate) fn after_others(&self, qp_num: u32) -> u8 {
+        self.get(qp_num).map_or(0, |all| all.fetch_or(0, Ordering::AcqRel))
+    }
 }
 
 /// Queue pair numbers have 24 bits.

@@ -16,7 +16,10 @@ use ferroce_verbs::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// Posts after a failure that ask the device whether it has stopped the queue pair.
+const MOST_DOUBTS: u8 = 16;
 
 /// A queue pair.
 pub(crate) struct RdmaQp {
@@ -31,6 +34,8 @@ pub(crate) struct RdmaQp {
     srq: Option<Arc<RdmaSrq>>,
     groups: Mutex<Vec<Gid>>,
     sent_to: Mutex<SentTo>,
+    /// How often the device was asked in vain whether it has failed, since it was last moved.
+    doubts: AtomicU8,
     /// Whether something was posted since it was in RESET.
     posted_sends: AtomicBool,
     posted_receives: AtomicBool,
@@ -84,6 +89,7 @@ impl RdmaQp {
             srq,
             groups: Mutex::default(),
             sent_to: Mutex::new(SentTo::new(real.max_send_wr)),
+            doubts: AtomicU8::new(0),
             posted_sends: AtomicBool::new(false),
             posted_receives: AtomicBool::new(false),
             received: AtomicBool::new(false),
@@ -142,7 +148,17 @@ impl RdmaQp {
     /// Whether a connection has failed by itself since somebody last looked. A datagram queue pair's failures stop its sending only.
     #[inline]
     fn has_failed(&self) -> bool {
-        self.qp_type != QpType::Ud && self.note.has_news() && self.ask() == QpState::Err
+        if self.qp_type == QpType::Ud || !self.note.has_news() {
+            return false;
+        }
+        let failed = self.ask() == QpState::Err;
+        // A device may say that a request failed before it stops the queue pair. If it never does, what was polled was of another life of the queue
+        // pair, and asking every time would cost.
+        if !failed && self.doubts.load(Ordering::Relaxed) < MOST_DOUBTS {
+            self.doubts.fetch_add(1, Ordering::Relaxed);
+            self.note.doubt();
+        }
+        failed
     }
 
     /// Not every device looks at what is posted in the error state before it is put there once more.
@@ -260,6 +276,7 @@ impl QpOps for RdmaQp {
         let (values, mask) = attr::to_abi(attr, &self.pd.context)?;
         let change = self.note.begin();
         let result = self.raw.modify(values, mask);
+        self.doubts.store(0, Ordering::Relaxed);
         self.note.end(&change, result.is_ok().then_some(next));
         match result {
             Ok(()) => {

@@ -118,6 +118,11 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     /// The thread looks at the time by itself, or is about to. Changed and read while `state` is locked.
     ticks: AtomicBool,
+    /// Markers wait for places in completion queues. Changed while `state` is locked.
+    queued: AtomicBool,
+    /// How often the thread was woken, or would have been.
+    #[cfg(test)]
+    wakes: std::sync::atomic::AtomicUsize,
 }
 
 impl Drains {
@@ -132,6 +137,9 @@ impl Drains {
             thread: OnceLock::new(),
             stop: AtomicBool::new(false),
             ticks: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            #[cfg(test)]
+            wakes: std::sync::atomic::AtomicUsize::new(0),
         };
         Self(Arc::new(shared))
     }
@@ -217,8 +225,11 @@ impl Drains {
         let Some(which) = Which::of_marker(wr_id) else { return false };
         let Some(others) = self.0.flags.take_from(qp_num, which.flag()) else { return false };
         self.0.seen.push(Seen::Marker(qp_num, which));
-        // There is something to be done only when both are out; whoever sees the other says so.
-        if others & (SEND_MARKER | RECV_MARKER) == 0 {
+        // There is something to be done when both are out, or if others wait for this one's place. Who sees the other one out may have said so
+        // before this was said.
+        let both = SEND_MARKER | RECV_MARKER;
+        let is_last = others & both == 0 || self.0.flags.after_others(qp_num) & both == 0;
+        if is_last || self.0.queued.load(Ordering::Acquire) {
             self.0.wake();
         }
         true
@@ -231,7 +242,12 @@ impl Drains {
         }
         let qp_num = qp.qp_num();
         let qp = Arc::new(qp);
-        let turns = self.0.state.lock().add(&qp, cqs, waits);
+        let turns = {
+            let mut state = self.0.state.lock();
+            let turns = state.add(&qp, cqs, waits);
+            self.0.queued.store(state.has_queued(), Ordering::Release);
+            turns
+        };
         // The last receive is posted before the queue pair goes to the error state, as not all devices look at receives that come after;
         // whatever then completes it, all receives before it are complete. The last send is posted after, so that it goes nowhere.
         let recv = turns[1] && self.0.post(&qp, Which::Recv);
@@ -242,7 +258,8 @@ impl Drains {
                 let mut state = self.0.state.lock();
                 state.stopped(qp_num, [send, recv], Instant::now());
                 // In most cases there is nothing for the thread to do until the markers come.
-                if !state.has_steps() && !state.looks_often() && self.0.ticks.load(Ordering::Relaxed) {
+                let waits = state.has_steps() || state.has_queued() || state.looks_often();
+                if !waits && self.0.ticks.load(Ordering::Relaxed) {
                     return;
                 }
             }
@@ -279,6 +296,8 @@ impl Drop for Drains {
 
 impl Shared {
     fn wake(&self) {
+        #[cfg(test)]
+        self.wakes.fetch_add(1, Ordering::Relaxed);
         // Whoever starts finds what was said before, or is found here.
         fence(Ordering::SeqCst);
         if let Some(thread) = self.thread.get() {
@@ -306,6 +325,11 @@ impl Shared {
                 false
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn wakes(&self) -> usize {
+        self.wakes.load(Ordering::Relaxed)
     }
 
     fn run(&self) {
@@ -347,7 +371,9 @@ impl Shared {
                     }
                 }
                 state.tick(now);
-                state.steps()
+                let steps = state.steps();
+                self.queued.store(state.has_queued(), Ordering::Release);
+                steps
             };
             if steps.is_empty() {
                 break;

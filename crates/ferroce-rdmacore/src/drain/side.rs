@@ -73,6 +73,8 @@ pub(super) struct State {
     unreached: usize,
     /// Queues in [`Side::Full`].
     full: usize,
+    /// Entries of all [`Queue::waiting`].
+    queued: usize,
     /// The number of the last round of all completion queues: what is said late of one that is gone concerns no other.
     last_round: u32,
 }
@@ -85,7 +87,9 @@ impl State {
 
     pub(super) fn remove_cq(&mut self, id: usize) {
         self.cq_failed(id);
-        self.queues.remove(&id);
+        if let Some(queue) = self.queues.remove(&id) {
+            self.queued -= queue.waiting.len();
+        }
     }
 
     pub(super) fn cq_failed(&mut self, id: usize) {
@@ -127,6 +131,7 @@ impl State {
                 None => Side::Done,
                 Some(queue) if queue.room == 0 || !queue.waiting.is_empty() => {
                     queue.waiting.push_back((qp_num, which));
+                    self.queued += 1;
                     Side::Queued
                 }
                 Some(queue) => {
@@ -260,6 +265,7 @@ impl State {
             while queue.room > 0
                 && let Some((qp_num, which)) = queue.waiting.pop_front()
             {
+                self.queued -= 1;
                 // Those that ended otherwise are left out.
                 if let Some(pair) = self.pairs.get_mut(&qp_num)
                     && pair.sides[which as usize] == Side::Queued
@@ -289,6 +295,11 @@ impl State {
     /// Whether to look again soon: a device may say that the last WQE is reached, or a queue may have room.
     pub(super) fn looks_often(&self) -> bool {
         self.awaits_events() || self.full != 0
+    }
+
+    /// Whether markers wait for places in completion queues.
+    pub(super) fn has_queued(&self) -> bool {
+        self.queued != 0
     }
 
     /// Whether there is something to be done now.

@@ -87,6 +87,11 @@ pub(crate) fn register(drains: &Arc<Shared>) -> bool {
     true
 }
 
+/// How often the threads of contexts would have been woken.
+pub(crate) fn wakes() -> usize {
+    with(|state| state.drains.clone()).iter().filter_map(Weak::upgrade).map(|drains| drains.wakes()).sum()
+}
+
 /// Does what the threads of contexts would do by now.
 pub(crate) fn settle() {
     settle_in(Duration::ZERO);

@@ -53,6 +53,56 @@ fn a_queue_pair_that_nobody_will_poll_for_is_destroyed_at_once() {
     assert!(fake::live().is_empty());
 }
 
+/// A thread that is woken costs more than what it does here: it is woken when both markers of a queue pair are out, and when others wait for the
+/// place of one.
+#[test]
+fn the_thread_is_woken_when_there_is_something_to_do() {
+    let Bench { context, pd, cq: sends, qp } = bench(QpType::Rc);
+    let receives = context.create_cq(8, None).unwrap();
+    let init = QpInitAttr { recv_cq: receives.clone(), ..QpInitAttr::new(QpType::Rc, &sends) };
+    // More than there are places for markers.
+    let qps: Vec<Qp> = (0..131).map(|_| pd.create_qp(&init).unwrap()).collect();
+    let rts = |qp: &Qp| {
+        qp.modify(&QpAttr::init(Access::empty())).unwrap();
+        qp.modify(&QpAttr::rtr(peer(), Mtu::Mtu1024, 1, 0)).unwrap();
+        qp.modify(&QpAttr::rts(0)).unwrap();
+        qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+        qp.post_send(&[SendWr::send(2, &[])]).unwrap();
+    };
+    let wakes = |act: &dyn Fn()| {
+        let before = fake::wakes();
+        act();
+        fake::wakes() - before
+    };
+    let mut qps = qps.into_iter();
+    let mut next = || {
+        let qp = qps.next().unwrap();
+        rts(&qp);
+        qp
+    };
+    drop(next());
+    // The thread, which slept, now looks at the time by itself.
+    fake::settle();
+    let second = std::cell::Cell::new(Some(next()));
+    assert_eq!(wakes(&|| drop(second.take())), 0, "nothing is out yet");
+    assert_eq!(wakes(&|| drop(polled(&sends))), 0, "one of two");
+    assert_eq!(wakes(&|| drop(polled(&receives))), 2, "once for each");
+    fake::settle();
+    assert_eq!(fake::live().iter().filter(|what| **what == "qp").count(), 130);
+    for _ in 0..64 {
+        drop(next());
+    }
+    fake::settle();
+    drop(qp);
+    assert_eq!(wakes(&|| drop(polled(&sends))), 0, "nobody waits for a place");
+    drop(polled(&receives));
+    fake::settle();
+    (0..65).for_each(|_| drop(next()));
+    fake::settle();
+    assert_ne!(wakes(&|| drop(polled(&sends))), 0, "one waits for a place");
+    drop((context, pd));
+}
+
 /// A bench whose queue pair takes its receives from a shared queue.
 fn shared(bench: &Bench) -> (ferroce_verbs::Srq, Qp) {
     let srq = bench.pd.create_srq(&SrqInitAttr { max_wr: 16, max_sge: 1 }).unwrap();

@@ -36,7 +36,7 @@ pub(super) struct Queue {
     /// Datagrams posted, and those of them that are complete.
     posted: u64,
     complete: u64,
-    /// Nobody asked for the completion of the last: the device did not take what followed.
+    /// The device did not take all of the last list: nobody may have asked for the completion of what it took.
     unasked: bool,
     buffer: Box<[u8]>,
     /// Received datagrams that arming found, and nobody has looked at.
@@ -170,9 +170,7 @@ impl Queue {
             Ok(()) => count,
             Err(failed) => failed.index,
         };
-        if let Some(before) = taken.checked_sub(1) {
-            self.unasked = taken < count && wrs[before].flags.is_empty();
-        }
+        self.unasked = taken < count;
         for (lease, _, _) in list.drain(..).take(taken) {
             let slot = self.slot(self.posted);
             self.leases[slot] = Some(lease);

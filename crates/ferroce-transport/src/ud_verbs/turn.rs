@@ -125,11 +125,13 @@ impl Drop for Turn<'_> {
         if !self.returned {
             self.shared.state.lock().inbox = std::mem::take(&mut self.inbox);
         }
+        if std::thread::panicking() {
+            // What is left, and who else waits, has to be looked at. By the next turn: nobody else has a request out now.
+            self.shared.state.lock().waiting.call_all();
+        }
         self.shared.progressing.store(false, Ordering::Release);
         if std::thread::panicking() {
-            // What is left, and who else waits, has to be looked at.
-            let mut state = self.shared.state.lock();
-            state.waiting.call_all();
+            let _state = self.shared.state.lock();
             self.shared.stir();
         }
     }

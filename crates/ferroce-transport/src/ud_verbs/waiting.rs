@@ -46,8 +46,10 @@ pub(super) struct Waiting {
     due: VecDeque<EndpointId>,
     /// Those whose requests are waiting for something that only they know: they are called whenever anything came.
     restless: Vec<EndpointId>,
-    /// Endpoints that found no room when last tried, and for what.
-    blocked: HashMap<EndpointId, Lacks>,
+    /// Endpoints that found no room in their window when last tried.
+    windowless: HashSet<EndpointId>,
+    /// Those that found none for a flush.
+    flushless: HashSet<EndpointId>,
     pub(super) flushes: Vec<Flush>,
     /// Endpoints that were canceled: they fail for nobody.
     canceled: HashSet<EndpointId>,
@@ -56,26 +58,32 @@ pub(super) struct Waiting {
 impl Waiting {
     /// It found no room.
     pub(super) fn block(&mut self, id: EndpointId, lacks: Lacks) {
-        self.blocked.insert(id, lacks);
+        match lacks {
+            Lacks::Window => self.windowless.insert(id),
+            Lacks::Flush => self.flushless.insert(id),
+        };
     }
 
     pub(super) fn is_blocked(&self, id: EndpointId) -> bool {
-        self.blocked.contains_key(&id) || self.requests.get(&id).is_some_and(|it| !it.queue.is_empty())
+        self.lacks(id) || self.requests.get(&id).is_some_and(|it| !it.queue.is_empty())
     }
 
-    /// It has room again.
+    /// It has room in its window again.
     pub(super) fn unblock(&mut self, id: EndpointId) {
-        self.blocked.remove(&id);
+        self.windowless.remove(&id);
         self.call(id);
     }
 
-    /// There is room for flushes again.
+    fn lacks(&self, id: EndpointId) -> bool {
+        self.windowless.contains(&id) || self.flushless.contains(&id)
+    }
+
+    /// There is room for flushes again; and whoever waits for the end of one may be a request.
     pub(super) fn flushes_ended(&mut self) {
-        if self.blocked.is_empty() {
-            return;
+        self.stir();
+        for id in std::mem::take(&mut self.flushless) {
+            self.call(id);
         }
-        let ids: Vec<_> = self.blocked.extract_if(|_, lacks| *lacks == Lacks::Flush).map(|(id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.call(id));
     }
 
     /// Something came.
@@ -166,9 +174,11 @@ impl Waiting {
         requests.out = false;
         if requests.roomy {
             self.call(id);
-        } else if !self.blocked.contains_key(&id) && !requests.restless {
-            requests.restless = true;
+        } else if !requests.restless && !self.lacks(id) {
             self.restless.push(id);
+            if let Some(requests) = self.requests.get_mut(&id) {
+                requests.restless = true;
+            }
         }
     }
 
@@ -193,7 +203,8 @@ impl Waiting {
 
     /// An endpoint is closed.
     pub(super) fn forget(&mut self, id: EndpointId) -> (VecDeque<PendingRequest>, Vec<Completion>) {
-        self.blocked.remove(&id);
+        self.windowless.remove(&id);
+        self.flushless.remove(&id);
         self.canceled.remove(&id);
         (self.purge(id), self.take_flushes(id))
     }
@@ -280,7 +291,22 @@ mod tests {
         it.block(id(2), Lacks::Flush);
         it.flushes_ended();
         assert_eq!((it.next_due(), it.next_due()), (Some(id(2)), None));
-        assert!(it.is_blocked(id(1)));
+        assert!(it.is_blocked(id(1)) && it.is_blocked(id(2)), "neither has a window");
+        assert!(it.flushless.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_flush_may_be_what_a_request_waits_for() {
+        let mut it = Waiting::default();
+        it.block(id(1), Lacks::Window);
+        it.add(id(1), request());
+        it.unblock(id(1));
+        let next = it.next_due().unwrap();
+        let request = it.take(next).unwrap();
+        it.put_back(next, request);
+        assert_eq!(it.due(), 0);
+        it.flushes_ended();
+        assert_eq!(it.due(), 1);
     }
 
     #[test]
@@ -296,6 +322,6 @@ mod tests {
         drop(out);
         it.done(id(1));
         assert_eq!(it.next_due(), None);
-        assert!(it.requests.is_empty() && it.blocked.is_empty() && it.due.is_empty(), "{}", it.requests.len());
+        assert!(it.requests.is_empty() && it.windowless.is_empty() && it.due.is_empty(), "{}", it.requests.len());
     }
 }

@@ -184,6 +184,10 @@ mod tests {
         let monitor = Monitor::default();
         let watch =
             monitor.watch(Some(Duration::from_millis(1)), Duration::from_millis(50), Progress::new("test", None));
+        monitor.begin();
+        while monitor.halt() != Halt::TimeUp {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         while monitor.halt() != Halt::Idle {
             std::thread::sleep(Duration::from_millis(1));
         }
