@@ -105,8 +105,9 @@ pub enum EventKind {
     Disconnected(DisconnectCause),
     /// What the connection left in the network is gone.
     TimewaitExit,
-    /// The device goes away (`RDMA_CM_EVENT_DEVICE_REMOVAL`), or nothing is heard of it any more, as the file of the kernel's connection manager
-    /// cannot be read: nothing but destroying makes sense any more. Of devices of the kernel only.
+    /// The device goes away (`RDMA_CM_EVENT_DEVICE_REMOVAL`), or the file of the kernel's connection manager cannot be read any more, as after a
+    /// change of the process's user, and an answer that the id waits for cannot come: nothing but destroying makes sense any more. Of devices of
+    /// the kernel only.
     DeviceRemoval,
     /// The network interface of the id's address has another hardware address (`RDMA_CM_EVENT_ADDR_CHANGE`), as when a bond fails over. Of
     /// devices of the kernel only.

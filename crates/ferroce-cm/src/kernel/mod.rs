@@ -121,13 +121,11 @@ impl KernelManager {
 
     /// Has the kernel make an id, whose events are `owner`'s.
     pub(crate) fn create(self: &Arc<Self>, owner: Weak<IdCore>, port_space: PortSpace) -> io::Result<Arc<KernelId>> {
-        if self.unreadable.load(Ordering::Relaxed) {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "the events of its device file cannot be read",
-            ));
-        }
-        let uid = self.table.lock().enter(Owner::Id(owner));
+        let uid = {
+            let mut table = self.table.lock();
+            self.readable()?;
+            table.enter(Owner::Id(owner))
+        };
         let qp_type = if port_space == PortSpace::Udp { QPT_UD } else { QPT_RC };
         match self.device.create_id(uid, port_space as u16, qp_type) {
             Ok(number) => Ok(Arc::new(KernelId::new(self.clone(), uid, number))),
@@ -193,18 +191,31 @@ impl KernelManager {
         outcome.map(|()| Turn { more: read == BATCH, wake_at })
     }
 
-    /// Nothing is heard of any id any more, and nobody is to wait for that: to the program the device is gone.
-    fn tell_all(&self, error: &io::Error) {
-        if self.unreadable.swap(true, Ordering::Relaxed) {
-            return;
+    /// Whether events can be read, as far as one knows.
+    pub(crate) fn readable(&self) -> io::Result<()> {
+        if self.unreadable.load(Ordering::Relaxed) {
+            let why = "the events of its device file cannot be read: see the log";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
+        Ok(())
+    }
+
+    /// Nothing is heard of any id any more, and nobody is to wait for that: to those who do, the device is gone. Connections that are established do
+    /// without.
+    fn tell_all(&self, error: &io::Error) {
+        let owners = {
+            let table = self.table.lock();
+            if self.unreadable.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            table.owners()
+        };
         tracing::error!(
             %error,
-            "the events of the kernel's connection manager cannot be read: its ids can only be destroyed (has the process changed its user \
-             since it opened the device?)"
+            "the events of the kernel's connection manager cannot be read: nothing can be connected, and that a peer ends a connection is seen \
+             by its queue pair alone (has the process changed its user since it opened the device?)"
         );
-        let owners = self.table.lock().owners();
-        for (uid, id) in owners {
+        for (uid, id) in owners.into_iter().filter(|(_, id)| id.waits()) {
             let param = CmEventParam::of_conn(&ConnParam::default());
             let event = CmEvent { uid, id: 0, event: wire::event::DEVICE_REMOVAL, status: 0, param };
             drop(id.push(Queued::Kernel(Box::new(event))));

@@ -52,8 +52,8 @@ impl IdCore {
             QpState::Rtr => {
                 let mtu = mtu(raw.path_mtu);
                 let mut av = ah_attr(&raw.ah_attr);
-                // To who answers, the kernel says what the peer has asked for.
-                if let Some(grh) = av.grh.as_mut().filter(|_| tos != 0) {
+                // To who answers, the kernel says what the peer has asked for. (With a LID it is InfiniBand's, where that is not ours to say.)
+                if let Some(grh) = av.grh.as_mut().filter(|_| tos != 0 && raw.ah_attr.dlid == 0) {
                     grh.traffic_class = tos;
                 }
                 let mut attr = QpAttr::rtr(av, mtu, raw.dest_qp_num, raw.rq_psn);

@@ -116,7 +116,7 @@ impl IdCore {
             Err(error) => (None, Err(error)),
         };
         // Only then is the kernel's id let go that was asked about.
-        let waits = self.resolve_no_more(found);
+        let waits = self.resolve_no_more(found, status == 0);
         waits.then_some(outcome)
     }
 

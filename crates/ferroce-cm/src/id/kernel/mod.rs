@@ -90,6 +90,11 @@ impl IdCore {
         id
     }
 
+    /// Whether there is something that only an event can end.
+    pub(crate) fn waits(&self) -> bool {
+        self.state.lock().phase != Phase::Connected
+    }
+
     /// What a listener has for requests.
     pub(crate) fn backlog(&self) -> Option<Arc<Backlog>> {
         self.state.lock().kernel.backlog.clone()
@@ -108,8 +113,10 @@ impl Id {
         }
         let made = manager.create(Arc::downgrade(core), core.port_space).map_err(refused("creating an id"))?;
         // If it is not needed it goes without the lock.
-        let mut state = self.state()?;
-        Ok(state.kernel.id.get_or_insert_with(|| made.clone()).clone())
+        let id = self.state()?.kernel.id.get_or_insert_with(|| made.clone()).clone();
+        // Only now is it told when events cannot be read.
+        manager.readable().map_err(refused("creating an id")).inspect_err(|_| core.renew(&id))?;
+        Ok(id)
     }
 }
 

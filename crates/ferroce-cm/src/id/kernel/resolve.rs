@@ -61,7 +61,7 @@ impl Id {
             resolving.map_err(|error| address(peer, error))
         });
         if let Err(error) = asked {
-            core.resolve_no_more(None);
+            core.resolve_no_more(None, false);
             drop(core.push(Queued::AddrResolved(Err(error))));
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Id {
 
 impl IdCore {
     /// The kernel's id may have gone where nobody wanted it: what is tried next is tried with another one, if nothing else has become of it.
-    fn renew(&self, id: &Arc<KernelId>) {
+    pub(super) fn renew(&self, id: &Arc<KernelId>) {
         let mut state = self.state.lock();
         if state.phase == Phase::Idle && state.kernel.resolving.is_none() && state.kernel.is_own(id) {
             let old = state.kernel.id.take();
@@ -138,9 +138,9 @@ impl IdCore {
         }
     }
 
-    /// The address that was looked for is `found`, or there is none; then what is tried next is tried with another id of the kernel's. False if
-    /// nobody waits for it any more.
-    pub(super) fn resolve_no_more(&self, found: Option<(Addresses, SocketAddr)>) -> bool {
+    /// The address that was looked for is `found`, or there is none; then what is tried next is tried with another id of the kernel's, and if the
+    /// old one `went` to another device, that it was bound is over, too. False if nobody waits for it any more.
+    pub(super) fn resolve_no_more(&self, found: Option<(Addresses, SocketAddr)>, went: bool) -> bool {
         let mut state = self.state.lock();
         state.kernel.resolving = None;
         let waits = matches!(state.phase, Phase::Idle | Phase::Bound);
@@ -151,7 +151,10 @@ impl IdCore {
                 state.peer = found.peer.or(Some(peer));
                 state.phase = Phase::AddrResolved;
             }
-            None if state.phase == Phase::Idle => old = state.kernel.id.take(),
+            None if state.phase == Phase::Idle || state.phase == Phase::Bound && went => {
+                (state.phase, state.local) = (Phase::Idle, None);
+                old = state.kernel.id.take();
+            }
             _ => {}
         }
         drop(state);

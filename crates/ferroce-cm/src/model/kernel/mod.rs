@@ -430,6 +430,14 @@ fn what_was_tried_in_vain_can_be_tried_again() {
         resolved.resolve_addr(None, THERE).unwrap();
         assert!(matches!(world.event(), EventKind::AddrResolved));
         assert_eq!((bound.phase(), resolved.phase(), world.kernel.ids()), (Phase::Bound, Phase::AddrResolved, 2));
+        // Bound to all addresses, and the peer is behind another device.
+        world.kernel.be_elsewhere(true);
+        bound.resolve_addr(None, THERE).unwrap();
+        assert!(matches!(world.event(), EventKind::AddrError(Error::Address { .. })));
+        assert_eq!(bound.phase(), Phase::Idle);
+        world.kernel.be_elsewhere(false);
+        bound.bind_addr(HERE).unwrap();
+        bound.listen(1).unwrap();
         drop((bound, resolved));
         world.finish();
     });
@@ -478,11 +486,12 @@ fn all_are_told_when_events_cannot_be_read() {
         for _ in 0..3 {
             assert!(world.manager.turn().is_err());
         }
-        for _ in 0..3 {
+        for _ in 0..2 {
             let event = world.channel.try_next().unwrap().expect("one for each");
             assert!(matches!(event.into_parts().1, EventKind::DeviceRemoval));
         }
         assert!(world.channel.try_next().unwrap().is_none(), "each is told once");
+        assert_eq!((connected.phase(), connected.qp().unwrap().state()), (Phase::Connected, QpState::Rts));
         let late = world.id();
         assert!(matches!(late.bind_addr(HERE), Err(Error::Device { .. })));
         world.kernel.be_unreadable(false);
@@ -511,4 +520,28 @@ fn the_type_of_service_of_who_answers() {
             world.finish();
         }
     });
+}
+
+/// Whoever asks while events become unreadable gets an error, or is told.
+fn asked_while_events_become_unreadable() {
+    let world = World::new();
+    let (id, kernel) = (world.id(), world.kernel.clone());
+    let resolver = id.clone();
+    let manager = world.manager.clone();
+    let asked = thread::spawn(move || resolver.resolve_addr(None, THERE).unwrap());
+    let pump = thread::spawn(move || {
+        kernel.be_unreadable(true);
+        assert!(manager.turn().is_err());
+    });
+    join(vec![asked, pump]);
+    let told = world.channel.try_next().unwrap().expect("an error, or that the device is gone").into_parts().1;
+    assert!(matches!(told, EventKind::AddrError(_) | EventKind::DeviceRemoval), "{told:?}");
+    world.kernel.be_unreadable(false);
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn nobody_asks_in_vain_while_events_become_unreadable() {
+    exhaust(2, asked_while_events_become_unreadable);
 }
