@@ -62,16 +62,18 @@ impl Header {
             Kind::Accept { nonce } => (4, 0, Some(nonce)),
             Kind::Reset => (5, 0, None),
         };
+        let mut header = [0; HEADER_LEN];
+        header[..4].copy_from_slice(&[VERSION, kind, am, if self.ack_request { ACK_REQUEST } else { 0 }]);
+        header[4..8].copy_from_slice(&self.psn.to_be_bytes());
+        header[8..16].copy_from_slice(&self.dest.to_be_bytes());
+        header[16..24].copy_from_slice(&self.src.to_be_bytes());
+        header[24..].copy_from_slice(&self.ack.to_be_bytes());
         let mut out = Vec::with_capacity(HEADER_LEN + NONCE_LEN + body.len());
-        out.extend([VERSION, kind, am, if self.ack_request { ACK_REQUEST } else { 0 }]);
-        out.extend(self.psn.to_be_bytes());
-        out.extend(self.dest.to_be_bytes());
-        out.extend(self.src.to_be_bytes());
-        out.extend(self.ack.to_be_bytes());
+        out.extend_from_slice(&header);
         if let Some(nonce) = nonce {
             out.extend(nonce.to_be_bytes());
         }
-        out.extend(body);
+        out.extend_from_slice(body);
         out
     }
 

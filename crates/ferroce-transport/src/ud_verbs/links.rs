@@ -62,7 +62,7 @@ pub(super) struct Links {
     pd: Pd,
     port: u8,
     sgid_index: u32,
-    links: HashMap<EndpointId, Link>,
+    links: hashbrown::HashMap<EndpointId, Link>,
     /// Those that are not ready.
     pending: Vec<EndpointId>,
     /// How many of those are gone.
@@ -134,7 +134,7 @@ impl Links {
             pd,
             port,
             sgid_index,
-            links: HashMap::new(),
+            links: hashbrown::HashMap::new(),
             pending: Vec::new(),
             left: 0,
             answers: Vec::new(),

@@ -7,9 +7,9 @@
 //!
 //! # When messages go out
 //!
-//! A message goes out at once if nothing of its endpoint is in flight, or if the interface is armed. Otherwise it may wait for up to 15
-//! more, to be handed to the device with them, but no longer than until the next progress, flush, arming or close: without progress nothing
-//! is certain to happen.
+//! A message goes out at once if nothing of its endpoint is in flight, if it is the first of the interface since progress was made, or if the
+//! interface is armed. Otherwise it may wait for up to 15 more, to be handed to the device with them, but no longer than until the next
+//! progress, flush, arming or close: without progress nothing is certain to happen.
 //!
 //! # Threads
 //!
@@ -30,15 +30,16 @@ pub use options::{InterfaceAddress, UdOptions};
 use crate::local;
 use crate::uct;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
+use arc_swap::ArcSwap;
 use ferroce_verbs::ah_cache::{Clock, MonotonicClock};
 use ferroce_verbs::{AhError, Context, Error, Result};
 use links::{Links, Route};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use queue::{BATCH, Datagram, Queue};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use turn::{Inbox, Turn};
 use waiting::Waiting;
@@ -60,6 +61,9 @@ enum Handler {
     Uct(uct::AmHandler),
 }
 
+/// Those of all ids.
+type Handlers = [Option<Handler>; AM_IDS as usize];
+
 /// Who is told that an endpoint failed, and when it did.
 type FailureHandler = Box<dyn FnOnce(Failure, Nanos) + Send>;
 
@@ -71,10 +75,12 @@ struct Shared {
     local: PeerAddress,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    /// Set with the state locked.
     progressing: AtomicBool,
     attr: uct::InterfaceAttr,
     wakeup: uct::Wakeup,
-    handlers: RwLock<[Option<Handler>; AM_IDS as usize]>,
+    /// Whoever calls one keeps all while he does; who changes one makes them anew.
+    handlers: ArcSwap<Handlers>,
 }
 
 struct State {
@@ -98,7 +104,10 @@ struct State {
     no_way: Option<AhError>,
     send_errors: u64,
     receive_errors: u64,
-    inbox: Inbox,
+    /// `None` while a turn has it, or before the first.
+    inbox: Option<Box<Inbox>>,
+    /// Nothing was sent since somebody last made progress.
+    fresh: bool,
     /// Turns in a row that found more to read than they read.
     behind: u32,
 }
@@ -172,7 +181,8 @@ impl UdVerbs {
             no_way: None,
             send_errors: 0,
             receive_errors: 0,
-            inbox: Inbox::default(),
+            inbox: None,
+            fresh: true,
             behind: 0,
         };
         Ok(Self(Arc::new(Shared {
@@ -182,7 +192,7 @@ impl UdVerbs {
             progressing: AtomicBool::new(false),
             attr,
             wakeup: uct::Wakeup::new(channel, &[])?,
-            handlers: RwLock::new([const { None }; AM_IDS as usize]),
+            handlers: ArcSwap::from_pointee([const { None }; AM_IDS as usize]),
         })))
     }
 
@@ -255,15 +265,23 @@ impl UdVerbs {
     ///
     /// What the device says. What the call had taken in by then has been handed over.
     pub fn progress(&self) -> Result<usize> {
-        let Some(mut turn) = Turn::begin(&self.0) else { return Ok(0) };
         let mut state = self.0.state.lock();
-        turn.inbox = std::mem::take(&mut state.inbox);
+        if self.0.progressing.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let mut inbox = state.inbox.take().unwrap_or_default();
         // What a handler left that panicked comes first.
-        let taken = match turn.inbox.left() {
-            0 => state.take_in(&self.0, &mut turn.inbox),
+        let taken = match inbox.left() {
+            0 => state.take_in(&self.0, &mut inbox),
             left => Ok(left),
         };
         let failed = state.failed.len();
+        if inbox.left() == 0 && failed == 0 && state.waiting.due() == 0 {
+            // There is nobody to call.
+            state.inbox = Some(inbox);
+            return taken;
+        }
+        let turn = Turn::begin(&self.0, inbox);
         drop(state);
         turn.hand_over(failed);
         taken
@@ -306,11 +324,16 @@ impl Shared {
 
     /// `None`: there is no such id.
     fn set_handler(&self, am: u8, handler: Option<Handler>) -> Option<()> {
-        let mut handlers = self.handlers.write();
-        let before = std::mem::replace(handlers.get_mut(usize::from(am))?, handler);
-        drop(handlers);
-        // Somebody else's destructor, which may set handlers.
-        drop(before);
+        let at = usize::from(am);
+        if at >= self.handlers.load().len() {
+            return None;
+        }
+        // What is replaced goes with the last who calls it; its destructor may set handlers, too.
+        self.handlers.rcu(|before| {
+            let mut handlers = Handlers::clone(before);
+            handlers[at].clone_from(&handler);
+            handlers
+        });
         Some(())
     }
 
@@ -330,8 +353,12 @@ impl Drop for Shared {
 
 impl State {
     fn take_in(&mut self, shared: &Shared, inbox: &mut Inbox) -> Result<usize> {
-        let mut outcome = self.reap();
         let now = shared.now();
+        self.fresh = true;
+        if self.has_due() {
+            // Its peer waits for it, and nothing that came changes it.
+            self.pump(now);
+        }
         let Inbox { messages, bytes, flushed } = inbox;
         let protocol = &mut self.protocol;
         let (found, received) = self.queue.receive(shared.local.gid, |from, packet| {
@@ -341,7 +368,7 @@ impl State {
                 messages.push_back((delivery.endpoint, delivery.peer, delivery.am, start..bytes.len()));
             });
         });
-        outcome = outcome.and(received);
+        let outcome = self.reap().and(received);
         self.receive_errors += found.errors as u64;
         self.settle(now);
         // A timer must not end what an answer says that was only not read yet; nor must who sends on and on keep timers from being due.
@@ -404,7 +431,15 @@ impl State {
         self.heed(now);
     }
 
+    /// Whether something is to be sent.
+    fn has_due(&self) -> bool {
+        !self.overflow.is_empty() || self.protocol.has_transmit()
+    }
+
     fn send_due(&mut self, now: Nanos) {
+        if !self.has_due() {
+            return;
+        }
         let mut list = std::mem::take(&mut self.list);
         let mut next = self.next_datagram(now);
         while let Some(datagram) = next {

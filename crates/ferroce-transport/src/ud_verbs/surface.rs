@@ -85,7 +85,10 @@ impl Shared {
         let now = self.now();
         let sent = queue(&mut state.protocol, now);
         match sent {
-            Ok(()) if self.wakeup.is_armed() || !state.protocol.gathers(id) => state.pump(now),
+            Ok(()) if state.fresh || self.wakeup.is_armed() || !state.protocol.gathers(id) => {
+                state.fresh = false;
+                state.pump(now);
+            }
             Err(SendError::Busy(_)) => state.waiting.block(id, Lacks::Window),
             _ => {}
         }
@@ -182,6 +185,8 @@ impl Interface for UdVerbs {
         let now = self.0.now();
         // Nothing waits for more to be sent with while its sender sleeps.
         state.pump(now);
+        // While receives are missing that cannot be posted, whoever sleeps looks again soon.
+        let _ = state.queue.post_again();
         let timeout = state.sleeps_for(now);
         self.0.wakeup.arm(timeout.map(Duration::from_nanos))?;
         // First armed, then looked: what comes between is seen by one or the other.
@@ -189,7 +194,7 @@ impl Interface for UdVerbs {
             state.queue.arm()?;
             state.reap()?;
             let room = !state.overflow.is_empty() && state.queue.has_room();
-            let untold = !state.failed.is_empty() || state.inbox.left() != 0;
+            let untold = !state.failed.is_empty() || state.inbox.as_ref().is_some_and(|inbox| inbox.left() != 0);
             Ok(state.queue.has_received()? || state.waiting.due() != 0 || room || untold || timeout == Some(0))
         };
         self.0.wakeup.armed(look())

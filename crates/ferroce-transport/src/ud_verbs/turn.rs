@@ -27,27 +27,24 @@ impl Inbox {
 /// No other thread makes progress while this exists. Dropped, also because a handler panics, it keeps what was not handed over for the next.
 pub(super) struct Turn<'a> {
     shared: &'a Arc<Shared>,
-    pub(super) inbox: Inbox,
-    /// The inbox is back where others find it.
-    returned: bool,
+    /// `None` once it is back where others find it.
+    inbox: Option<Box<Inbox>>,
 }
 
 impl<'a> Turn<'a> {
-    /// `None`: another thread has it.
-    pub(super) fn begin(shared: &'a Arc<Shared>) -> Option<Self> {
-        if shared.progressing.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        Some(Self { shared, inbox: Inbox::default(), returned: false })
+    /// With the state locked, and if there is none.
+    pub(super) fn begin(shared: &'a Arc<Shared>, inbox: Box<Inbox>) -> Self {
+        shared.progressing.store(true, Ordering::Relaxed);
+        Self { shared, inbox: Some(inbox) }
     }
 
     /// Calls whom it concerns. So many endpoints have failed of which nobody was told.
     pub(super) fn hand_over(mut self, failed: usize) {
-        let Inbox { messages, bytes, flushed: _ } = &mut self.inbox;
+        let Inbox { messages, bytes, .. } = &mut **self.inbox.get_or_insert_default();
         while let Some((endpoint, peer, am, range)) = messages.pop_front() {
-            let handler = self.shared.handlers.read()[usize::from(am)].clone();
+            let handlers = self.shared.handlers.load();
             let payload = &bytes[range];
-            match handler {
+            match &handlers[usize::from(am)] {
                 Some(Handler::Own(handler)) => handler(Message { peer: InterfaceAddress(peer), payload }),
                 Some(Handler::Uct(handler)) => handler(uct::Message { endpoint: endpoint.to_uct(), payload }),
                 None => {}
@@ -57,12 +54,11 @@ impl<'a> Turn<'a> {
         for _ in 0..failed {
             self.tell();
         }
-        while let Some((completion, outcome)) = self.inbox.flushed.pop_front() {
+        while let Some((completion, outcome)) = self.inbox.as_mut().and_then(|it| it.flushed.pop_front()) {
             completion.complete(outcome.map(|()| &[][..]));
         }
         let mut state = self.shared.state.lock();
-        state.inbox = std::mem::take(&mut self.inbox);
-        self.returned = true;
+        state.inbox = self.inbox.take();
         let due = state.waiting.due();
         drop(state);
         if due != 0 {
@@ -122,8 +118,8 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if !self.returned {
-            self.shared.state.lock().inbox = std::mem::take(&mut self.inbox);
+        if let Some(inbox) = self.inbox.take() {
+            self.shared.state.lock().inbox = Some(inbox);
         }
         if std::thread::panicking() {
             // What is left, and who else waits, has to be looked at. By the next turn: nobody else has a request out now.

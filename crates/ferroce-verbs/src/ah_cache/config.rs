@@ -16,7 +16,9 @@ pub enum Ttl {
     /// Until it is evicted or invalidated (`inf`).
     #[default]
     Infinite,
-    /// As long as somebody holds it, and after that for this long; then the next get resolves anew.
+    /// As long as somebody holds it, and after that for this long; then the next get resolves anew. A time that is long against the
+    /// error of the cheap clock ([`Clock::coarseness`](super::Clock::coarseness)), 25 times it or more, may end up to twice that early;
+    /// never late.
     Finite(Duration),
     /// There is no cache: every get resolves, and has a private address handle (`0`).
     Bypass,

@@ -45,11 +45,14 @@ impl Key {
         if cfg!(test) { 8 } else { Arc::as_ptr(pd.ops()).cast::<()>().addr() as u64 }
     }
 
-    /// A number that is most likely another for another key or another cache. It costs little, and may be guessed by anybody.
+    /// A number that is most likely another for another key or another cache, in either half. It costs little, and may be guessed by
+    /// anybody.
     #[inline]
-    pub(super) fn tag(&self, cache: u64) -> u64 {
+    pub(super) fn hash(&self, cache: u64) -> u64 {
         let Self([high, low, route, small, pd]) = *self;
+        // Twice: addresses that are neighbours would be a few steps of one width apart after the first time.
         folded(low ^ pd.rotate_left(32) ^ cache, high ^ route ^ small.rotate_left(17))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// The peer, zero without a GRH.
@@ -105,9 +108,9 @@ pub(super) fn folded(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// A GID in two words.
+/// A GID in two words, whatever their order.
 #[inline]
 pub(super) fn halves(gid: Gid) -> [u64; 2] {
-    let gid = u128::from_be_bytes(gid.to_bytes());
+    let gid = u128::from_ne_bytes(gid.to_bytes());
     [(gid >> 64) as u64, gid as u64]
 }

@@ -220,15 +220,15 @@ impl AhCache {
     #[inline]
     pub fn get(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
         let core = self.core();
-        let key = Key::new(pd, attr);
-        if let Some(lease) = parked::get(&core.shared, &key) {
+        if let Some(lease) = parked::get(&core.shared, pd, attr) {
             return Ok(lease);
         }
-        self.get_from_table(key, pd, attr)
+        self.get_from_table(pd, attr)
     }
 
-    fn get_from_table(&self, key: Key, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
-        let flight = match self.core().begin(key, pd, attr)? {
+    #[inline(never)]
+    fn get_from_table(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLease, AhError> {
+        let flight = match self.core().begin(Key::new(pd, attr), pd, attr)? {
             Step::Hit(lease) => return Ok(lease),
             Step::Wait(flight) => flight,
             Step::Lead(resolution) => {
@@ -247,11 +247,10 @@ impl AhCache {
     /// [`AhError::Full`] and [`AhError::Closed`].
     pub fn try_get(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLookup, AhError> {
         let core = self.core();
-        let key = Key::new(pd, attr);
-        if let Some(lease) = parked::get(&core.shared, &key) {
+        if let Some(lease) = parked::get(&core.shared, pd, attr) {
             return Ok(AhLookup::Ready(lease));
         }
-        let flight = match core.begin(key, pd, attr)? {
+        let flight = match core.begin(Key::new(pd, attr), pd, attr)? {
             Step::Hit(lease) => return Ok(AhLookup::Ready(lease)),
             Step::Wait(flight) => flight,
             Step::Lead(resolution) => {

@@ -157,7 +157,7 @@ impl World {
         })
     }
 
-    fn thread(&self, f: impl FnOnce(&Self) + Send + 'static) -> JoinHandle<()> {
+    fn thread<T: Send + 'static>(&self, f: impl FnOnce(&Self) -> T + Send + 'static) -> JoinHandle<T> {
         let world = self.clone();
         thread::spawn(move || f(&world))
     }
@@ -175,6 +175,15 @@ impl World {
     fn expect_mac(&self, mac: u8) {
         if let Ok(lease) = self.get(1) {
             assert_eq!(lease.link_layer().unwrap().mac, Some([mac; 6]), "it is stale");
+        }
+    }
+
+    /// What there was has expired.
+    fn expect_later_than(&self, generation: u64) {
+        // Or the other one, whose resolution is waited for, takes longer than anybody waits.
+        if let Ok(lease) = self.get(1) {
+            assert!(lease.generation() > generation, "it has expired");
+            self.use_and_put(lease);
         }
     }
 
@@ -322,6 +331,55 @@ fn expiry_while_it_is_held() {
     world.clone().finish(vec![user, clock]);
 }
 
+/// Nobody gets what was idle for too long, though another thread that had it at hand asks for it, too, or lets go of it.
+fn expired_for(other: impl FnOnce(&World) + Send + 'static) {
+    let world = World::new(AhCacheConfig { ttl: Ttl::Finite(SECOND), ..infinite() });
+    let owner = world.thread(move |world| {
+        let first = world.get(1).unwrap().generation();
+        world.advance(2 * SECOND);
+        let user = world.thread(move |world| {
+            world.expect_later_than(first);
+        });
+        other(world);
+        user.join().unwrap();
+    });
+    world.finish(vec![owner]);
+}
+
+fn expired_for_two_threads() {
+    expired_for(|world| world.expect_later_than(1));
+}
+
+fn expired_as_others_take_its_place() {
+    expired_for(|world| [2, 3].into_iter().for_each(|n| drop(world.get(n))));
+}
+
+fn expired_as_it_is_counted() {
+    expired_for(|world| drop(world.cache.counters()));
+}
+
+fn expired_as_its_thread_ends() {
+    let world = World::new(AhCacheConfig { ttl: Ttl::Finite(SECOND), ..infinite() });
+    let owner = world.thread(|world| {
+        drop(world.get(1).unwrap());
+        world.advance(2 * SECOND);
+        // It ends while the other looks.
+        world.thread(|world| world.expect_later_than(1))
+    });
+    let user = owner.join().unwrap();
+    world.finish(vec![user]);
+}
+
+/// What two threads have at hand is swept, or is used by one of them.
+fn swept_while_threads_have_it() {
+    let world = World::new(AhCacheConfig { ttl: Ttl::Finite(SECOND), ..infinite() });
+    let user = world.user(&[1, 1]);
+    drop(world.get(1));
+    world.advance(2 * SECOND);
+    world.cache.sweep();
+    world.finish(vec![user]);
+}
+
 fn largest_age() {
     let world = World::new(AhCacheConfig { max_age: Some(SECOND), ..infinite() });
     let held = world.get(1).unwrap();
@@ -436,6 +494,11 @@ checked! {
     put_by_another_thread: 1;
     expiry: 1;
     expiry_while_it_is_held: 2;
+    expired_for_two_threads: 2;
+    expired_as_others_take_its_place: 2;
+    expired_as_it_is_counted: 2;
+    expired_as_its_thread_ends: 2;
+    swept_while_threads_have_it: 1;
     largest_age: 1;
     eviction: 1;
     t7_eviction_finds_what_was_put: 2;

@@ -114,11 +114,7 @@ impl Core {
 
     /// The time, if anything depends on it.
     fn time(&self) -> u64 {
-        let config = &self.shared.config;
-        if config.max_age.is_none() && !matches!(config.ttl, Ttl::Finite(_)) {
-            return 0;
-        }
-        self.shared.clock.now()
+        if self.shared.is_timed { self.shared.now() } else { 0 }
     }
 
     /// A lease of what is there, or what has to be done for one.
@@ -135,7 +131,7 @@ impl Core {
             if table.is_closed {
                 return Err(AhError::Closed);
             }
-            let expired = match table.find(&self.shared, &key, hash, now) {
+            let expired = match table.find(&key, hash, now) {
                 Found::Hit(lease) => return Ok(Step::Hit(lease)),
                 // Its place is the new one's.
                 Found::Expired(entry) => Some(entry),
@@ -155,8 +151,9 @@ impl Core {
             let flight = Flight::new(attr);
             table.flights.insert(key, (flight.clone(), Meanwhile::default()));
             drop(table);
-            if expired.is_none() {
-                room.take().into_iter().for_each(Room::keep);
+            match &expired {
+                Some(entry) => self.take_back(std::slice::from_ref(entry)),
+                None => room.take().into_iter().for_each(Room::keep),
             }
             let tally = &self.shared.tally;
             count(if expired.is_some() { &tally.requeries } else { &tally.misses });
@@ -286,20 +283,20 @@ impl Core {
     /// Looks for entries that have expired once there are twice as many entries as the last time: so it costs little for each,
     /// and what nobody asks for any more does not stay for ever.
     fn sweep_if_due(&self, key: Key) {
-        let config = &self.shared.config;
-        if config.max_age.is_none() && !matches!(config.ttl, Ttl::Finite(_)) {
+        if !self.shared.is_timed {
             return;
         }
-        let now = self.shared.clock.now();
+        let now = self.shared.now();
         let expired = {
             let mut table = self.shard(key.dgid()).lock();
             if table.entries.len() < table.next_sweep {
                 return;
             }
-            let expired = table.take_if(|entry| is_expired(entry, now));
+            let expired = table.take_if(|entry| Entry::is_expired(entry, now));
             table.next_sweep = (table.entries.len() * 2).max(FIRST_SWEEP);
             expired
         };
+        self.take_back(&expired);
         self.give_room(expired.len());
     }
 
@@ -308,7 +305,8 @@ impl Core {
         let now = self.time();
         let mut swept = 0;
         for shard in &self.shards {
-            let expired = shard.0.lock().take_if(|entry| is_expired(entry, now));
+            let expired = shard.0.lock().take_if(|entry| Entry::is_expired(entry, now));
+            self.take_back(&expired);
             self.give_room(expired.len());
             swept += expired.len();
         }
@@ -357,11 +355,16 @@ impl Core {
         }
         self.give_room(removed.len());
         self.shared.tally.invalidations.fetch_add(removed.len() as u64, Relaxed);
-        if !removed.is_empty() {
-            // Threads that put them last have them at hand for the next get.
-            parked::take_back(&self.shared, &removed);
-        }
+        self.take_back(&removed);
         removed.len()
+    }
+
+    /// Threads that put them last may have them at hand for the next get. That is over, before the table's references go.
+    fn take_back(&self, removed: &[Arc<Entry>]) {
+        // There are no new references to what is not in the table: so one is the table's, and none is parked.
+        if removed.iter().any(|entry| !Entry::is_idle(entry)) {
+            parked::take_back(&self.shared, removed);
+        }
     }
 
     /// Nothing is in the cache any more, and nothing will be.
@@ -434,9 +437,9 @@ impl Drop for Room<'_> {
 }
 
 impl Table {
-    fn find(&mut self, shared: &Shared, key: &Key, hash: u64, now: u64) -> Found {
+    fn find(&mut self, key: &Key, hash: u64, now: u64) -> Found {
         if let Some(entry) = self.entries.find(hash, |entry| entry.key == *key) {
-            if shared.parks || !is_expired(entry, now) {
+            if !Entry::is_expired(entry, now) {
                 self.hits += 1;
                 return Found::Hit(AhLease::new(entry.clone()));
             }
@@ -460,18 +463,6 @@ impl Table {
         taken.iter().for_each(|entry| entry.gone.store(true, Ordering::Release));
         taken
     }
-}
-
-/// Whether an entry of the table is not to be used any more.
-fn is_expired(entry: &Arc<Entry>, now: u64) -> bool {
-    let config = &entry.shared.config;
-    let past = |since: u64, limit: std::time::Duration| u128::from(now.saturating_sub(since)) > limit.as_nanos();
-    let is_old = config.max_age.is_some_and(|limit| past(entry.created, limit));
-    let was_idle = match config.ttl {
-        Ttl::Finite(limit) => Entry::is_idle(entry) && past(entry.last_put.load(Relaxed), limit),
-        Ttl::Infinite | Ttl::Bypass => false,
-    };
-    is_old || was_idle
 }
 
 impl Entry {

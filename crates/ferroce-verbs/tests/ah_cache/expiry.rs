@@ -1,6 +1,60 @@
 use crate::device::{MAC_A, MAC_B, peer, to};
+use crate::support::Steps;
 use crate::{MILLI, SECOND, World, ttl};
 use ferroce_verbs::{AhCacheConfig, Ttl};
+use std::time::Duration;
+
+/// A cache whose cheap clock goes in steps of 4 ms, and how its first entry is used again: whether after `idle`, which begins a while
+/// after a step.
+fn is_hit_after(config: AhCacheConfig, begin: Duration, idle: Duration) -> bool {
+    let world = World::with(config, |options, clock| options.clock(Steps(clock.clone(), 4 * MILLI)));
+    world.clock.advance(begin);
+    let first = world.cache.get(&world.pd, &to(1)).unwrap().generation();
+    world.clock.advance(idle);
+    world.cache.get(&world.pd, &to(1)).unwrap().generation() == first
+}
+
+#[test]
+fn t4_a_coarse_clock_makes_nothing_last_longer() {
+    let micros = Duration::from_micros;
+    for begin in (0..4000).step_by(100).map(micros) {
+        for config in [ttl(Ttl::Finite(SECOND)), AhCacheConfig { max_age: Some(SECOND), ..AhCacheConfig::default() }] {
+            assert!(!is_hit_after(config, begin, SECOND + micros(1)), "after {begin:?}");
+            assert!(is_hit_after(config, begin, SECOND - 8 * MILLI), "after {begin:?}");
+        }
+        // What is short against its steps is measured by the other.
+        let short = ttl(Ttl::Finite(99 * MILLI));
+        assert!(!is_hit_after(short, begin, 99 * MILLI + micros(1)) && is_hit_after(short, begin, 99 * MILLI));
+    }
+}
+
+#[test]
+fn what_several_threads_used_expires_for_all() {
+    let world = World::new(ttl(Ttl::Finite(SECOND)));
+    let get = || world.cache.get(&world.pd, &to(1)).unwrap().generation();
+    let first = get();
+    let (begin, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(get(), first);
+            begin.wait();
+            end.wait();
+            get()
+        });
+        begin.wait();
+        // The other one put it last, and has it at hand.
+        world.clock.advance(SECOND);
+        assert_eq!(get(), first);
+        world.clock.advance(SECOND);
+        assert_eq!(get(), first);
+        world.clock.advance(SECOND + MILLI);
+        let second = get();
+        assert!(second > first);
+        assert_eq!(world.device.live(), 1, "no thread has the old one");
+        end.wait();
+    });
+    assert_eq!(world.device.made(), 2);
+}
 
 #[test]
 fn t4_what_was_idle_for_longer_than_the_ttl_is_resolved_anew() {

@@ -37,6 +37,24 @@ impl Clock for StillClock {
     }
 }
 
+/// That clock, which when read in the cheap way goes in steps.
+pub(crate) struct Steps(pub(crate) StillClock, pub(crate) Duration);
+
+impl Clock for Steps {
+    fn now(&self) -> u64 {
+        self.0.now()
+    }
+
+    fn coarse(&self) -> u64 {
+        let now = self.0.now();
+        now - now % self.1.as_nanos() as u64
+    }
+
+    fn coarseness(&self) -> Duration {
+        self.1
+    }
+}
+
 /// Takes three seconds of the clock for each address, without blocking anybody.
 #[derive(Clone)]
 pub(crate) struct ThreeSeconds {

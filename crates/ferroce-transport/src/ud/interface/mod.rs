@@ -303,6 +303,11 @@ impl Interface {
 
     // ---- what goes out ----
 
+    /// Whether [`Interface::poll_transmit`] may have something.
+    pub fn has_transmit(&self) -> bool {
+        !(self.control.is_empty() && self.ready.is_empty())
+    }
+
     /// The next packet to be sent, if there is one now.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
         if let Some(control) = self.control.pop_front() {
@@ -316,10 +321,9 @@ impl Interface {
             return Some(control);
         }
         while let Some(id) = self.ready.pop_front() {
-            let random = (self.random)();
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
             endpoint.ready = false;
-            let packet = emit(endpoint, id, now, random);
+            let packet = emit(endpoint, id, now, &mut *self.random);
             let to = endpoint.peer;
             self.update(now, id);
             if let Some(packet) = packet {
@@ -482,7 +486,7 @@ impl fmt::Debug for Interface {
 }
 
 /// The next packet of an endpoint.
-fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, random: u64) -> Option<Vec<u8>> {
+fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, random: &mut dyn FnMut() -> u64) -> Option<Vec<u8>> {
     let nonce = endpoint.nonce;
     let dest = endpoint.remote.map_or(0, EndpointId::to_wire);
     let header = |kind| Header { kind, ack_request: false, psn: 0, dest, src: id.to_wire(), ack: 0 };
@@ -491,7 +495,7 @@ fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, random: u64) -> Opt
         Role::Initiator(initiator) => {
             match &mut initiator.state {
                 State::Connecting(retry) => {
-                    return retry.due(now, random).then(|| header(Kind::Connect { nonce }).emit(&[]));
+                    return retry.due(now, random()).then(|| header(Kind::Connect { nonce }).emit(&[]));
                 }
                 State::Open => {}
                 State::Dead => return None,
@@ -504,7 +508,7 @@ fn emit(endpoint: &mut Endpoint, id: EndpointId, now: Nanos, random: u64) -> Opt
             asks.then(|| Header { ack_request: true, ..header(Kind::Ack) }.emit(&[]))
         }
         Role::Acceptor(acceptor) => {
-            let again = acceptor.half_open.as_mut().is_some_and(|retry| retry.due(now, random));
+            let again = acceptor.half_open.as_mut().is_some_and(|retry| retry.due(now, random()));
             if std::mem::take(&mut acceptor.answer) || again {
                 return Some(header(Kind::Accept { nonce }).emit(&[]));
             }

@@ -174,7 +174,9 @@ impl Bench {
 
     #[inline]
     fn get_put(&self, cache: &AhCache, attr: &AhAttr) {
-        drop(black_box(cache.get(&self.pd, black_box(attr))));
+        if let Ok(lease) = cache.get(&self.pd, black_box(attr)) {
+            drop(black_box(lease));
+        }
     }
 
     #[inline]
