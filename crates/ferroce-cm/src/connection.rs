@@ -1,5 +1,6 @@
 //! The short path: connect to a socket address, listen at one, accept.
 
+use crate::kernel::GONE;
 use crate::{ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, PortSpace, Refusal, Result};
 use ferroce_verbs::{Pd, Qp, QpInitAttr};
 use std::net::SocketAddr;
@@ -200,9 +201,6 @@ fn settled(channel: &EventChannel, deadline: Instant, what: &'static str) -> Res
     Err(Error::TimedOut { what })
 }
 
-/// There is nothing to come from a device that is no more.
-const REMOVED: &str = "the device is gone (it was unplugged, reset, or its driver was unloaded)";
-
 /// What an event means for a connection that is being made: private data if it is established, nothing if it says nothing.
 fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
     let (_, kind, private_data) = event.into_parts();
@@ -212,7 +210,7 @@ fn outcome(event: Event) -> Result<Option<Vec<u8>>> {
         EventKind::Unreachable { sent } => Refusal::Unreachable { sent },
         EventKind::ConnectError(refusal) => refusal,
         EventKind::Disconnected(_) => Refusal::Disconnected,
-        EventKind::DeviceRemoval => Refusal::Setup(REMOVED.into()),
+        EventKind::DeviceRemoval => Refusal::Setup(GONE.into()),
         EventKind::AddrError(error) | EventKind::RouteError(error) => return Err(error),
         _ => return Ok(None),
     }))
@@ -279,7 +277,7 @@ impl Listener {
         let (_, kind, private_data) = event.into_parts();
         let id = match kind {
             EventKind::ConnectRequest { id, .. } => id,
-            EventKind::DeviceRemoval => return Err(Error::Refused(Refusal::Setup(REMOVED.into()))),
+            EventKind::DeviceRemoval => return Err(Error::Refused(Refusal::Setup(GONE.into()))),
             _ => return Ok(None),
         };
         // Its events are its own from now on.

@@ -5,14 +5,15 @@ use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 
+/// There is nothing to come from a device that is no more.
+pub(crate) const GONE: &str = "the device is gone (it was unplugged, reset, or its driver was unloaded)";
+
 /// The kernel refused what a call was `doing`.
 pub(crate) fn refused<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Error {
     move |error| {
         let error = error.into();
         let advice = match Errno::from_io_error(&error) {
-            Some(Errno::IO | Errno::NODEV | Errno::NXIO) => {
-                "the device is gone (it was unplugged, reset, or its driver was unloaded)"
-            }
+            Some(Errno::IO | Errno::NODEV | Errno::NXIO) => GONE,
             Some(Errno::NOMEM) => "the kernel has no room for more",
             Some(Errno::INVAL) => {
                 "the kernel's connection manager does not take it in this state, or with these values"

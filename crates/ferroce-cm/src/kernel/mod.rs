@@ -14,7 +14,7 @@ mod pump;
 mod table;
 
 pub(crate) use backlog::{Backlog, Place};
-pub(crate) use error::{address, of_status, refused};
+pub(crate) use error::{GONE, address, of_status, refused};
 pub(crate) use handle::{KernelGroup, KernelId};
 
 use crate::id::{IdCore, Queued};
@@ -183,10 +183,10 @@ impl KernelManager {
         for id in late {
             drop(id.push(Queued::Expired));
         }
-        match outcome {
+        match &outcome {
             Ok(()) => self.unreadable.store(false, Ordering::Relaxed),
-            Err(ref error) if is_for_now(error) => {}
-            Err(ref error) => self.tell_all(error),
+            Err(error) if is_for_now(error) => {}
+            Err(error) => self.tell_all(error),
         }
         outcome.map(|()| Turn { more: read == BATCH, wake_at })
     }

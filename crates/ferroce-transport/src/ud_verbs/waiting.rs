@@ -232,17 +232,31 @@ mod tests {
         Box::new(|_| PendingStatus::Done)
     }
 
+    /// Calls what is due: each once, in vain.
+    fn call_in_vain(it: &mut Waiting) -> Vec<EndpointId> {
+        let mut called = Vec::new();
+        while let Some(id) = it.next_due() {
+            let request = it.take(id).unwrap();
+            it.put_back(id, request);
+            called.push(id);
+        }
+        called
+    }
+
     fn blocked(count: u64) -> Waiting {
         let mut it = Waiting::default();
         for number in 1..=count {
             it.block(id(number), Lacks::Window);
             it.add(id(number), request());
         }
-        // Each is called once; there is no room.
-        while let Some(id) = it.next_due() {
-            let request = it.take(id).unwrap();
-            it.put_back(id, request);
-        }
+        call_in_vain(&mut it);
+        it
+    }
+
+    /// With a request that is to be called, and waits for something else than room.
+    fn waiting_for_else() -> Waiting {
+        let mut it = blocked(1);
+        it.unblock(id(1));
         it
     }
 
@@ -271,14 +285,9 @@ mod tests {
 
     #[test]
     fn what_waits_for_something_else_is_called_when_anything_came() {
-        let mut it = Waiting::default();
-        it.block(id(1), Lacks::Window);
-        it.add(id(1), request());
-        it.unblock(id(1));
+        let mut it = waiting_for_else();
         for _ in 0..3 {
-            assert_eq!(it.next_due(), Some(id(1)));
-            let request = it.take(id(1)).unwrap();
-            it.put_back(id(1), request);
+            assert_eq!(call_in_vain(&mut it), [id(1)]);
             assert_eq!(it.due(), 0);
             it.stir();
         }
@@ -297,14 +306,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_flush_may_be_what_a_request_waits_for() {
-        let mut it = Waiting::default();
-        it.block(id(1), Lacks::Window);
-        it.add(id(1), request());
-        it.unblock(id(1));
-        let next = it.next_due().unwrap();
-        let request = it.take(next).unwrap();
-        it.put_back(next, request);
-        assert_eq!(it.due(), 0);
+        let mut it = waiting_for_else();
+        assert_eq!((call_in_vain(&mut it), it.due()), (vec![id(1)], 0));
         it.flushes_ended();
         assert_eq!(it.due(), 1);
     }
