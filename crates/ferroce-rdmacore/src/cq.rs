@@ -88,6 +88,14 @@ impl RdmaCq {
         self.context.drains.is_marker(wc.qp_num, wc.wr_id)
     }
 
+    /// Notes that so many completions of a queue pair were polled, none of which is a failure: see [`crate::posted`].
+    #[inline]
+    fn count(&self, qp_num: u32, count: u32) {
+        if count != 0 {
+            self.context.flags.completed(qp_num, count);
+        }
+    }
+
     #[cold]
     fn broken(&self, returned: i32) -> Error {
         self.context.drains.cq_failed(self.raw.id());
@@ -111,8 +119,11 @@ impl CqOps for RdmaCq {
         if self.failed.load(Ordering::Relaxed) != 0 {
             return Err(self.broken(self.failed.swap(0, Ordering::Relaxed)));
         }
+        let counts = self.connected.load(Ordering::Relaxed);
         let mut done = 0;
         while done < out.len() {
+            // A run of completions of one queue pair.
+            let (mut qp_num, mut count) = (0, 0);
             let most = (out.len() - done).min(CQ_BATCH);
             let round = self.rounds.poll();
             let (got, failed) = self.raw.poll(most, |wc| {
@@ -125,7 +136,15 @@ impl CqOps for RdmaCq {
                     place.flags.remove(WcFlags::GRH);
                 }
                 done += 1;
+                if counts && wc.status == 0 {
+                    if wc.qp_num != qp_num {
+                        self.count(qp_num, count);
+                        (qp_num, count) = (wc.qp_num, 0);
+                    }
+                    count += 1;
+                }
             });
+            self.count(qp_num, count);
             if let Some(began) = round
                 && let Some(round) = self.rounds.took(began, got, got < most)
             {

@@ -3,9 +3,8 @@
 //! A completion names its queue pair by number only. Looking the queue pair up would take a lock, and might make the poll the one who lets
 //! go of it last; a flag needs neither.
 
-use std::array;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// It is connected: its receives do not begin with a GRH. Stays after it is gone, as its completions may be polled later.
 pub(crate) const CONNECTED: u8 = 1;
@@ -22,9 +21,17 @@ pub(crate) const RECV_FULL: u8 = 1 << 5;
 
 const PER_CHUNK: usize = 1 << 12;
 
-type Chunk = Box<[AtomicU8; PER_CHUNK]>;
+/// What there is to be known of a queue pair.
+#[derive(Default)]
+struct Place {
+    flags: AtomicU8,
+    /// Completions that were polled, but for failures and markers; modulo 2^32.
+    completed: AtomicU32,
+}
 
-/// Flags of all queue pairs of a context. Memory is taken for 4096 numbers at a time, 16 MiB if all are used.
+type Chunk = Box<[Place]>;
+
+/// Flags of all queue pairs of a context. Memory is taken for 4096 numbers at a time, 128 MiB if all are used.
 pub(crate) struct Flags {
     chunks: Box<[OnceLock<Chunk>]>,
 }
@@ -37,16 +44,35 @@ impl Default for Flags {
 
 impl Flags {
     #[inline]
-    fn get(&self, qp_num: u32) -> Option<&AtomicU8> {
+    fn place(&self, qp_num: u32) -> Option<&Place> {
         let (chunk, place) = split(qp_num);
         Some(&self.chunks[chunk].get()?[place])
+    }
+
+    #[inline]
+    fn get(&self, qp_num: u32) -> Option<&AtomicU8> {
+        self.place(qp_num).map(|place| &place.flags)
     }
 
     /// A queue pair begins with these flags. Until then its number has none.
     pub(crate) fn begin(&self, qp_num: u32, flags: u8) {
         let (chunk, place) = split(qp_num);
-        let chunk = self.chunks[chunk].get_or_init(|| Box::new(array::from_fn(|_| AtomicU8::new(0))));
-        chunk[place].store(flags, Ordering::Release);
+        let chunk = self.chunks[chunk].get_or_init(|| (0..PER_CHUNK).map(|_| Place::default()).collect());
+        chunk[place].completed.store(0, Ordering::Relaxed);
+        chunk[place].flags.store(flags, Ordering::Release);
+    }
+
+    /// So many completions were polled that are no failures.
+    #[inline]
+    pub(crate) fn completed(&self, qp_num: u32, count: u32) {
+        if let Some(place) = self.place(qp_num) {
+            place.completed.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// How many were; see [`crate::posted`].
+    pub(crate) fn count(&self, qp_num: u32) -> u32 {
+        self.place(qp_num).map_or(0, |place| place.completed.load(Ordering::Relaxed))
     }
 
     /// Whether a queue pair has one of these flags.

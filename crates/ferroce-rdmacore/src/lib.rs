@@ -41,6 +41,7 @@ mod note;
 mod pd;
 mod port;
 mod post;
+mod posted;
 mod qp;
 mod registry;
 mod sent_to;

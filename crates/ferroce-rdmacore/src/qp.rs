@@ -5,6 +5,7 @@ use crate::flags::CONNECTED;
 use crate::note::StateNote;
 use crate::pd::RdmaPd;
 use crate::post::{self, RecvQueue};
+use crate::posted::{Posted, mark};
 use crate::sent_to::SentTo;
 use crate::srq::RdmaSrq;
 use crate::sys::{QpParts, RawQp, SendList};
@@ -36,10 +37,8 @@ pub(crate) struct RdmaQp {
     sent_to: Mutex<SentTo>,
     /// How often the device was asked in vain whether it has failed, since it was last moved.
     doubts: AtomicU8,
-    /// Whether something was posted since it was in RESET.
-    posted_sends: AtomicBool,
-    posted_receives: AtomicBool,
-    /// Whether it has been able to receive since then.
+    posted: Posted,
+    /// Whether it has been able to receive since it was in RESET.
     received: AtomicBool,
     /// Whether it is known that no more receives of a shared queue complete.
     last_wqe: AtomicBool,
@@ -90,8 +89,7 @@ impl RdmaQp {
             groups: Mutex::default(),
             sent_to: Mutex::new(SentTo::new(real.max_send_wr)),
             doubts: AtomicU8::new(0),
-            posted_sends: AtomicBool::new(false),
-            posted_receives: AtomicBool::new(false),
+            posted: Posted::default(),
             received: AtomicBool::new(false),
             last_wqe: AtomicBool::new(false),
         });
@@ -210,17 +208,17 @@ impl RdmaQp {
             index,
             error: post::refused(&self.pd.context.raw, number, "send queue", self.cap.max_send_wr),
         };
-        if list.len() != 0 {
-            mark(&self.posted_sends);
-        }
-        if self.qp_type != QpType::Ud {
-            return list.post(&self.raw).map_err(stopped);
-        }
         let wrs = &wrs[..list.len()];
+        if self.qp_type != QpType::Ud {
+            let result = list.post(&self.raw);
+            self.posted.sends(result.map_or_else(|(index, _)| index, |()| wrs.len()));
+            return result.map_err(stopped);
+        }
         // In the order of the queue, so nobody else may post in between. Posting does not block.
         let mut sent_to = self.sent_to.lock();
         let result = list.post(&self.raw);
         let posted = result.map_or_else(|(index, _)| index, |()| wrs.len());
+        self.posted.sends(posted);
         let done = sent_to.posted(wrs[..posted].iter().filter_map(|wr| wr.ud).map(|dest| dest.ah.clone()));
         drop(sent_to);
         self.pd.context.drains.let_go(done.into_iter().flatten());
@@ -233,15 +231,18 @@ impl RdmaQp {
     fn drain(&mut self) {
         // A datagram's marker needs an address, and without one none was ever posted.
         let can_send = self.qp_type != QpType::Ud || !self.sent_to.get_mut().is_empty();
-        let sends = if *self.posted_sends.get_mut() && can_send { Wait::Marker } else { Wait::Nothing };
+        let sends = if self.posted.any_sends() && can_send { Wait::Marker } else { Wait::Nothing };
         let receives = match (self.srq.is_some(), *self.last_wqe.get_mut()) {
-            (false, _) if *self.posted_receives.get_mut() => Wait::Marker,
+            (false, _) if self.posted.any_receives() => Wait::Marker,
             (true, _) if !*self.received.get_mut() => Wait::Nothing,
             (true, false) => Wait::LastWqe,
             (true, true) => Wait::Round,
             _ => Wait::Nothing,
         };
         if self.is_gone() || [sends, receives] == [Wait::Nothing; 2] {
+            return;
+        }
+        if self.qp_type != QpType::Ud && self.srq.is_none() && self.posted.is_out(&self.pd.context.flags, self.qp_num) {
             return;
         }
         let drained = Drained::new(self.raw.clone(), self.sent_to.get_mut().clear());
@@ -285,8 +286,7 @@ impl QpOps for RdmaQp {
                 }
                 if next == QpState::Reset {
                     // Nothing is outstanding any more.
-                    self.posted_sends.store(false, Ordering::Relaxed);
-                    self.posted_receives.store(false, Ordering::Relaxed);
+                    self.posted.reset();
                     self.received.store(false, Ordering::Relaxed);
                     self.last_wqe.store(false, Ordering::Relaxed);
                     let gone = self.sent_to.lock().clear();
@@ -345,14 +345,18 @@ impl QpOps for RdmaQp {
         if self.note.noted() == QpState::Reset && !wrs.is_empty() {
             return Err(PostError { index: 0, error: Error::State { what: "post_recv", state: QpState::Reset } });
         }
-        mark(&self.posted_receives);
         let queue = RecvQueue {
             context: &self.pd.context.raw,
             name: "receive queue",
             max_wr: self.cap.max_recv_wr,
             max_sge: self.cap.max_recv_sge,
         };
-        post::receives(wrs, queue, |list| list.post(&self.raw))?;
+        post::receives(wrs, queue, |list| {
+            let count = list.len();
+            let result = list.post(&self.raw);
+            self.posted.receives(result.map_or_else(|(index, _)| index, |()| count));
+            result
+        })?;
         if self.note.noted() == QpState::Err || self.has_failed() {
             self.flush_again();
         }
@@ -382,14 +386,6 @@ impl QpOps for RdmaQp {
         groups.swap_remove(at);
         drop(groups);
         self.raw.detach_mcast(ibv_gid { raw: gid.to_bytes() })
-    }
-}
-
-/// Notes that something was posted, without writing what others read when it is noted already.
-#[inline]
-fn mark(posted: &AtomicBool) {
-    if !posted.load(Ordering::Relaxed) {
-        posted.store(true, Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@ mod objects;
 mod path;
 
 use objects::*;
-use path::flush;
+use path::{complete_all, flush};
 
 use crate::context::RdmaContext;
 use crate::drain::Shared;
@@ -169,15 +169,19 @@ pub(crate) fn set_room(room: usize) {
 
 /// The device changes a queue pair by itself.
 pub(crate) fn fail_qp(qp_num: u32) {
-    with(|state| {
-        let qps: Vec<usize> = state.live.iter().filter(|(_, (what, _))| *what == "qp").map(|(&qp, _)| qp).collect();
-        for qp in qps {
-            // SAFETY: it lives.
-            if unsafe { (*(qp as *mut ibv_qp)).qp_num } == qp_num {
-                flush(state, qp);
-            }
-        }
-    });
+    with(|state| flush(state, qp(state, qp_num)));
+}
+
+/// All that a queue pair has outstanding is done, and reported though nobody may have asked for that.
+pub(crate) fn succeed(qp_num: u32) {
+    with(|state| complete_all(state, qp(state, qp_num), value::IBV_WC_SUCCESS));
+}
+
+/// The queue pair of this number.
+fn qp(state: &State, qp_num: u32) -> usize {
+    // SAFETY: those that are looked at live.
+    let is_it = |qp: usize| unsafe { (*(qp as *mut ibv_qp)).qp_num } == qp_num;
+    state.live.iter().find(|&(&qp, (what, _))| *what == "qp" && is_it(qp)).map_or(0, |(&qp, _)| qp)
 }
 
 /// Another device takes the place of the one that is gone.
@@ -220,9 +224,7 @@ pub(crate) fn lose_markers() {
 /// An event of this queue pair that waits.
 pub(crate) fn raise_of(kind: u32, qp_num: u32) {
     with(|state| {
-        // SAFETY: those that are looked at live.
-        let is_it = |qp: usize| unsafe { (*(qp as *mut ibv_qp)).qp_num } == qp_num;
-        let qp = state.live.iter().find(|&(&qp, (what, _))| *what == "qp" && is_it(qp)).map_or(0, |(&qp, _)| qp);
+        let qp = qp(state, qp_num);
         state.async_events.push_back((kind, qp));
     });
 }

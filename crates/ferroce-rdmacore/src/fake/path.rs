@@ -24,6 +24,11 @@ pub(super) fn call(verb: &'static str) -> c_int {
 /// Puts a queue pair into the error state: all that is outstanding is flushed.
 pub(super) fn flush(state: &mut State, qp: usize) {
     state.states.insert(qp, value::IBV_QPS_ERR);
+    complete_all(state, qp, value::IBV_WC_WR_FLUSH_ERR);
+}
+
+/// All that a queue pair has outstanding completes with this status.
+pub(super) fn complete_all(state: &mut State, qp: usize, status: u32) {
     // SAFETY: it lives.
     let (qp_num, send_cq, recv_cq) = unsafe {
         let qp = qp as *mut ibv_qp;
@@ -34,7 +39,7 @@ pub(super) fn flush(state: &mut State, qp: usize) {
     for (cq, wr_id) in
         sends.into_iter().map(|wr_id| (send_cq, wr_id)).chain(receives.into_iter().map(|wr_id| (recv_cq, wr_id)))
     {
-        let wc = ibv_wc { wr_id, qp_num, status: value::IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() };
+        let wc = ibv_wc { wr_id, qp_num, status, ..ibv_wc::default() };
         state.completions.entry(cq).or_default().push_back(wc);
     }
 }

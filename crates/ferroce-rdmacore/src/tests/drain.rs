@@ -32,6 +32,112 @@ fn a_dropped_queue_pair_flushes_before_it_is_destroyed() {
     }
 }
 
+/// Whether a queue pair drains that is dropped after this.
+fn drains_after(act: fn(&Bench)) -> bool {
+    let bench = bench(QpType::Rc);
+    act(&bench);
+    let Bench { context, pd, cq, qp } = bench;
+    drop(qp);
+    let drains = fake::live().contains(&"qp");
+    polled(&cq);
+    assert!(!fake::live().contains(&"qp"), "it is kept for ever");
+    drop((context, pd, cq));
+    drains
+}
+
+fn post(bench: &Bench) {
+    bench.qp.post_send(&[SendWr::send(1, &[]), SendWr::send(2, &[])]).unwrap();
+    bench.qp.post_recv(&[RecvWr::new(3, &[])]).unwrap();
+}
+
+fn done(bench: &Bench) {
+    fake::succeed(bench.qp.qp_num());
+}
+
+/// There is nothing to flush, and so nothing to wait for.
+#[test]
+fn a_queue_pair_of_which_all_is_out_does_not_drain() {
+    assert!(!drains_after(|_| {}), "nothing was posted");
+    assert!(!drains_after(|bench| {
+        post(bench);
+        done(bench);
+        assert_eq!(polled(&bench.cq).len(), 3);
+    }));
+    assert!(drains_after(post), "nothing is done");
+    assert!(
+        drains_after(|bench| {
+            post(bench);
+            done(bench);
+        }),
+        "nothing was polled"
+    );
+    assert!(
+        drains_after(|bench| {
+            post(bench);
+            done(bench);
+            assert_eq!(bench.cq.poll(&mut [WorkCompletion::default(); 2]).unwrap(), 2);
+        }),
+        "not all was polled"
+    );
+    assert!(
+        drains_after(|bench| {
+            post(bench);
+            done(bench);
+            polled(&bench.cq);
+            bench.qp.post_recv(&[RecvWr::new(4, &[])]).unwrap();
+        }),
+        "more was posted"
+    );
+}
+
+/// Where completions do not tell whether all is out.
+#[test]
+fn a_queue_pair_drains_in_doubt() {
+    assert!(
+        drains_after(|bench| {
+            let unsignaled = |wr_id| SendWr::send(wr_id, &[]).flags(SendFlags::empty());
+            bench.qp.post_send(&[SendWr::send(1, &[])]).unwrap();
+            done(bench);
+            assert_eq!(polled(&bench.cq).len(), 1);
+            bench.qp.post_send(&[unsignaled(2)]).unwrap();
+        }),
+        "success of some is not reported"
+    );
+    assert!(
+        drains_after(|bench| {
+            post(bench);
+            fake::fail_qp(bench.qp.qp_num());
+            polled(&bench.cq);
+        }),
+        "requests whose success nobody would have heard of fail, too"
+    );
+    assert!(
+        drains_after(|bench| {
+            bench.qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+            // Not all devices take away with a RESET what was not polled.
+            done(bench);
+            bench.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+            bench.qp.modify(&QpAttr::init(Access::empty())).unwrap();
+            bench.qp.post_recv(&[RecvWr::new(2, &[])]).unwrap();
+            assert_eq!(polled(&bench.cq).len(), 1, "of what was posted before");
+        }),
+        "one was polled, but of the life before"
+    );
+}
+
+/// What a device refuses is not waited for.
+#[test]
+fn what_was_not_posted_does_not_count() {
+    assert!(!drains_after(|bench| {
+        fake::set_room(1);
+        assert_eq!(bench.qp.post_send(&[SendWr::send(1, &[]), SendWr::send(2, &[])]).unwrap_err().index, 1);
+        assert_eq!(bench.qp.post_recv(&[RecvWr::new(3, &[]), RecvWr::new(4, &[])]).unwrap_err().index, 1);
+        fake::set_room(usize::MAX);
+        done(bench);
+        assert_eq!(polled(&bench.cq).len(), 2);
+    }));
+}
+
 #[test]
 fn a_queue_pair_that_nobody_will_poll_for_is_destroyed_at_once() {
     let Bench { context, pd, cq, qp } = bench(QpType::Rc);

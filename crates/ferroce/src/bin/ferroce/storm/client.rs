@@ -12,7 +12,7 @@ use crate::args::Common;
 use crate::failure::Result;
 use crate::local;
 use ferroce::cm::{ConnParam, Error, Event, EventKind, PortSpace};
-use ferroce::{SendFlags, SendOp, SendWr, WorkCompletion};
+use ferroce::{SendOp, SendWr, WcOpcode, WorkCompletion};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -203,15 +203,32 @@ impl Client {
         opened
     }
 
+    /// Whether the server has had the message, as it answered, though it may be gone before it could say so.
+    fn is_answered(&self, conn: &Conn) -> bool {
+        !self.side.plan.keep && conn.received.load(Ordering::Relaxed)
+    }
+
+    /// Both messages have arrived.
+    fn exchanged(&self, conn: &Arc<Conn>) {
+        if self.side.plan.keep {
+            self.score.exchanged();
+            self.keep(conn);
+            self.score.ended();
+            self.begin();
+        } else if conn.close() {
+            self.score.exchanged();
+            self.side.tear_down(self, conn);
+        }
+    }
+
     /// Sends the message.
     fn talk(&self, conn: &Arc<Conn>) {
         if conn.serial >= HELD {
             return self.keep(conn);
         }
         let bytes = message(conn.serial, Way::ToServer);
-        // Its completion is of no interest, unless it fails.
-        let wr = SendWr::inline(conn.serial, SendOp::Send, &bytes).flags(SendFlags::empty());
-        conn.sent.store(true, Ordering::Relaxed);
+        // Its completion is waited for: devices destroy a queue pair of which all is out with less ado.
+        let wr = SendWr::inline(conn.serial, SendOp::Send, &bytes);
         match conn.id.qp() {
             Some(qp) => {
                 if let Err(error) = qp.post_send(&[wr]) {
@@ -270,7 +287,11 @@ impl End for Client {
             Work::Ended(conn) => {
                 // The peer ends it once its message is acknowledged: then it has come, and may be unread.
                 lane.complete(self)?;
-                self.fail(&conn, "the peer ended it before its message came");
+                if self.is_answered(&conn) {
+                    self.exchanged(&conn);
+                } else {
+                    self.fail(&conn, "the peer ended it before its message came");
+                }
             }
         }
         Ok(())
@@ -281,21 +302,21 @@ impl End for Client {
             return;
         }
         if !wc.is_ok() {
+            if self.is_answered(conn) {
+                return self.exchanged(conn);
+            }
             return self.fail(conn, format!("a work request failed: {}", wc.status));
         }
-        match conn.check(wc.byte_len, Way::ToClient) {
-            Ok(()) => {
-                if self.side.plan.keep {
-                    self.score.exchanged();
-                    self.keep(conn);
-                    self.score.ended();
-                    self.begin();
-                } else if conn.close() {
-                    self.score.exchanged();
-                    self.side.tear_down(self, conn);
-                }
+        if wc.opcode == WcOpcode::Recv {
+            if let Err(why) = conn.check(wc.byte_len, Way::ToClient) {
+                return self.fail(conn, why);
             }
-            Err(why) => self.fail(conn, why),
+            conn.received.store(true, Ordering::Relaxed);
+        } else {
+            conn.sent.store(true, Ordering::Relaxed);
+        }
+        if conn.sent.load(Ordering::Relaxed) && conn.received.load(Ordering::Relaxed) {
+            self.exchanged(conn);
         }
     }
 
