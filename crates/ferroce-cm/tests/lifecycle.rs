@@ -28,6 +28,11 @@ fn whole_life_over_udp() {
 }
 
 #[test]
+fn an_address_may_be_of_two() {
+    over_shared_memory(lifecycle::an_address_may_be_of_two);
+}
+
+#[test]
 fn the_programs_own_events_end_with_their_id_too() {
     let host = Host::new(LinkMode::Auto);
     let a = host.open();

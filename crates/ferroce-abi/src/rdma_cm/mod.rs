@@ -5,7 +5,9 @@
 //! what the file can do, in Rust's terms, and [`CmFile`] does it.
 //!
 //! Left out are commands that others have replaced since Linux 3.12 (`BIND_IP`, `RESOLVE_IP`, `QUERY_ROUTE`, `JOIN_IP_MCAST`), the one that
-//! no kernel has (`GET_OPTION`), and those that need a file for each event channel (`MIGRATE_ID`, `WRITE_CM_EVENT`).
+//! no kernel has (`GET_OPTION`), and those that need a file for each event channel (`MIGRATE_ID`, `WRITE_CM_EVENT`). So is what only other
+//! devices than RoCE need (`QUERY` of paths and GIDs, the option with an InfiniBand path, `RESOLVE_IB_SERVICE`), and enhanced connection
+//! establishment (ECE), which negotiates what a vendor's devices have beyond the standard: who connects or accepts offers none.
 
 mod file;
 mod reply;

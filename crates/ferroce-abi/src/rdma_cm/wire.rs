@@ -57,6 +57,7 @@ pub const QUERY_ADDR: u32 = 0;
 /// `RDMA_OPTION_ID` and its options.
 pub const OPTION_ID: u32 = 0;
 pub const OPTION_ID_TOS: u32 = 0;
+pub const OPTION_ID_REUSEADDR: u32 = 1;
 pub const OPTION_ID_ACK_TIMEOUT: u32 = 3;
 /// `RDMA_MC_JOIN_FLAG_*`.
 pub const JOIN_FULL_MEMBER: u16 = 0;

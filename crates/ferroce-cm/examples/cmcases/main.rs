@@ -35,6 +35,7 @@ const CASES: &[Case] = &[
     ("a closed channel wakes its reader", lifecycle::a_closed_channel_wakes_its_reader),
     ("migrated with unread events", lifecycle::migration_takes_unread_events_along_and_wakes_the_new_reader),
     ("the end of a program", lifecycle::the_end_of_a_program_ends_its_connections),
+    ("an address of two", lifecycle::an_address_may_be_of_two),
     ("datagrams: whole life", datagrams::whole_life),
     ("datagrams: nobody listens, and the user refuses", datagrams::nobody_listens_and_the_user_refuses_are_two_things),
     (

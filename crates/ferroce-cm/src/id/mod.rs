@@ -152,6 +152,10 @@ pub struct Options {
     pub connect_timeout: std::time::Duration,
     /// Who moves the queue pair once the peer has granted the connection.
     pub setup_in: SetupIn,
+    /// Others may have the local address and port, too, if they allow it as well and nobody listens there (`RDMA_OPTION_ID_REUSEADDR`); to be set
+    /// before the id is bound. False. Where the kernel manages connections it keeps a port for the id that is bound to it; otherwise that is only done
+    /// for listeners, and this changes nothing.
+    pub reuse_addr: bool,
 }
 
 impl Default for Options {
@@ -162,6 +166,7 @@ impl Default for Options {
             min_rnr_timer: 12,
             connect_timeout: std::time::Duration::from_secs(30),
             setup_in: SetupIn::default(),
+            reuse_addr: false,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::support::{self, connected, message};
 use ferroce_cm::proto::DisconnectCause;
 use ferroce_cm::{ConnParam, Error, EventKind, Phase, RejectReason, SetupIn};
 use ferroce_verbs::QpState;
+use std::net::SocketAddr;
 
 pub(crate) fn whole_life(bed: &Bed) {
     let (a, b) = (bed.open(), bed.open());
@@ -184,4 +185,31 @@ pub(crate) fn the_end_of_a_program_ends_its_connections(bed: &Bed) {
         let event = b.event();
         assert!(matches!(event.kind(), EventKind::Disconnected(DisconnectCause::Requested)), "{event:?}");
     }
+}
+
+/// An address is two ids' if both allow it, and a listener's alone.
+pub(crate) fn an_address_may_be_of_two(bed: &Bed) {
+    let (a, b) = (bed.open(), bed.open());
+    let addr = SocketAddr::new(b.ip, 7191);
+    let bind = |reuse_addr| {
+        let id = b.id();
+        id.set_options(|options| options.reuse_addr = reuse_addr).unwrap();
+        id.bind_addr(addr).map(|()| id)
+    };
+    let (first, second) = (bind(true).unwrap(), bind(true).unwrap());
+    // Others keep an address for listeners only.
+    if bed.is_managed_by_kernel() {
+        let refused = bind(false);
+        assert!(matches!(refused, Err(Error::Address { .. })), "{refused:?}");
+        let refused = first.listen(0);
+        assert!(matches!(refused, Err(Error::Address { .. })), "{refused:?}");
+    }
+    second.destroy();
+    first.listen(0).unwrap();
+    assert!(bind(true).and_then(|id| id.listen(0)).is_err(), "it listens");
+    let active = a.connect(addr, b"");
+    drop(b.request());
+    assert!(matches!(a.event().kind(), EventKind::Rejected { .. }));
+    drop((active, first));
+    a.is_clean();
 }

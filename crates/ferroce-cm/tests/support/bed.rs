@@ -25,6 +25,10 @@ impl Bed {
         (self.open)()
     }
 
+    pub(crate) fn is_managed_by_kernel(&self) -> bool {
+        self.by_kernel
+    }
+
     /// Microseconds in which a connection may be made, or not.
     pub(crate) fn pace(&self) -> u64 {
         if self.by_kernel { 60_000 } else { 1500 }

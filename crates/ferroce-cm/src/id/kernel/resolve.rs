@@ -21,7 +21,10 @@ impl Id {
         };
         new(self.state()?.phase)?;
         let id = self.in_kernel(manager)?;
-        let bound = manager.device().bind(id.number(), addr).map_err(|error| address(addr, error));
+        let bound = self.let_reuse(manager, &id).and_then(|()| {
+            let bound = manager.device().bind(id.number(), addr);
+            bound.map_err(|error| address(addr, error))
+        });
         let found = bound.and_then(|()| addresses(manager, &id, addr)).inspect_err(|_| self.core().renew(&id))?;
         let mut state = self.state()?;
         new(state.phase)?;
@@ -57,6 +60,9 @@ impl Id {
                 return Err(Error::Address { addr: peer, why: "it is no address of a peer".into() });
             }
             self.set_kernel_options(manager, &id)?;
+            if local.is_some() {
+                self.let_reuse(manager, &id)?;
+            }
             let resolving = manager.device().resolve_addr(id.number(), local, peer, RESOLVE.as_millis() as u32);
             resolving.map_err(|error| address(peer, error))
         });
@@ -86,6 +92,16 @@ impl Id {
             drop(self.core().push(Queued::RouteResolved(Err(error))));
         }
         Ok(())
+    }
+
+    /// What the kernel has to know before the id gets a local address.
+    fn let_reuse(&self, manager: &KernelManager, id: &KernelId) -> Result<()> {
+        if !self.options().reuse_addr {
+            return Ok(());
+        }
+        let (name, value) = (wire::OPTION_ID_REUSEADDR, 1_i32.to_ne_bytes());
+        let set = manager.device().set_option(id.number(), wire::OPTION_ID, name, &value);
+        set.map_err(refused("letting others have an address, too"))
     }
 
     /// The options that the kernel has to know: before it looks for a route, and before the queue pair is moved.
