@@ -3,9 +3,9 @@
 # namespace `soft`, and what it says where it cannot be used.
 #
 #   rdmacore.sh                 all of it but the suite
-#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, watch (addresses that change), errors,
-#                               faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the device while it is in use),
-#                               conformance (the suite, all of it)
+#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, transports, watch (addresses that
+#                               change), errors, faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the
+#                               device while it is in use), conformance (the suite, all of it)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
 
@@ -62,6 +62,22 @@ part_perf() {
   port=$((port + 1))
   pair "perf from soft to rxe" "ferroce perf write --bw -d rxe0 -p $port" tcp:$port \
     "$IN_SOFT $AS_NOBODY ferroce perf write --bw -p $port -n 50 $RXE_IP4"
+}
+
+part_transports() {
+  for transport in rc_verbs ud_verbs; do
+    case_of "$transport on rxe" "ferroce perf am --lat --local -d rxe0 --transport $transport -n 100"
+    case_of "$transport on rxe: rate" "ferroce perf am --rate --local -d rxe0 --transport $transport -n 1000"
+    port=$((port + 1))
+    pair "$transport from soft to rxe" "ferroce perf am --lat -d rxe0 --transport $transport -p $port" tcp:$port \
+      "$IN_SOFT $AS_NOBODY ferroce perf am --lat --transport $transport -p $port -n 100 $RXE_IP4"
+    port=$((port + 1))
+    pair "$transport from rxe to soft" "$IN_SOFT $AS_NOBODY ferroce perf am --lat --transport $transport -p $port" soft-tcp:$port \
+      "ferroce perf am --lat -d rxe0 --transport $transport -p $port -n 100 $SOFT_IP4"
+  done
+  for op in put get atomic; do
+    case_of "rc_verbs on rxe: $op" "ferroce perf $op --lat --local -d rxe0 --transport rc_verbs -n 100"
+  done
 }
 
 # told NAME TEXT: what watches addresses has said so since `start`.
@@ -179,6 +195,6 @@ if [ "$1" = suite ]; then
   suite "$2"
   finish
 fi
-[ $# = 0 ] && set -- local soft perf watch errors faults removal
+[ $# = 0 ] && set -- local soft perf transports watch errors faults removal
 for part; do part_$part; done
 finish
