@@ -3,8 +3,8 @@
 # namespace `soft`, and what it says where it cannot be used.
 #
 #   rdmacore.sh                 all of it but the suite
-#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, transports, watch (addresses that
-#                               change), errors, faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the
+#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, extended (work requests and completions by calls of
+#                               the library), transports, watch (addresses that change), errors, faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the
 #                               device while it is in use), conformance (the suite, all of it)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
@@ -63,6 +63,8 @@ part_perf() {
   pair "perf from soft to rxe" "ferroce perf write --bw -d rxe0 -p $port" tcp:$port \
     "$IN_SOFT $AS_NOBODY ferroce perf write --bw -p $port -n 50 $RXE_IP4"
 }
+
+part_extended() { case_of "requests and completions by calls" "/payload/extended rxe0 $RXE_IP4"; }
 
 part_transports() {
   for transport in rc_verbs ud_verbs; do
@@ -195,6 +197,6 @@ if [ "$1" = suite ]; then
   suite "$2"
   finish
 fi
-[ $# = 0 ] && set -- local soft perf transports watch errors faults removal
+[ $# = 0 ] && set -- local soft perf extended transports watch errors faults removal
 for part; do part_$part; done
 finish

@@ -105,8 +105,12 @@ pub(crate) fn build_binaries(workspace: &Workspace) -> Command {
 }
 
 /// Examples that scripts of the kernel test bed run, as package and name. They are built without optimization, as tests are.
-const VM_PROGRAMS: &[(&str, &str)] =
-    &[("ferroce-conformance", "rdmacore"), ("ferroce-abi", "rxe_faults"), ("ferroce-cm", "cmcases")];
+const VM_PROGRAMS: &[(&str, &str)] = &[
+    ("ferroce-conformance", "rdmacore"),
+    ("ferroce-abi", "rxe_faults"),
+    ("ferroce-abi", "extended"),
+    ("ferroce-cm", "cmcases"),
+];
 
 /// The commands that build them, and where they then are.
 pub(crate) fn vm_programs(workspace: &Workspace) -> Vec<(Command, PathBuf)> {

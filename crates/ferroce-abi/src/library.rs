@@ -3,8 +3,8 @@
 use crate::Unavailable;
 use crate::types::{
     ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
-    ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr,
+    ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr,
 };
 use libc::{c_int, c_uint, c_void, size_t, ssize_t};
 use std::ffi::{OsStr, OsString};
@@ -74,6 +74,7 @@ library! {
     modify_qp "ibv_modify_qp": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     query_qp "ibv_query_qp": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     destroy_qp "ibv_destroy_qp": fn(*mut ibv_qp) -> c_int;
+    qp_to_qp_ex "ibv_qp_to_qp_ex": fn(*mut ibv_qp) -> *mut ibv_qp_ex;
     create_ah "ibv_create_ah": fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     destroy_ah "ibv_destroy_ah": fn(*mut ibv_ah) -> c_int;
     attach_mcast "ibv_attach_mcast": fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;

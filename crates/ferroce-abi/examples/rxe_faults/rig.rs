@@ -143,6 +143,56 @@ impl Rig {
         Qp { rig: self, qp, cq, max_send_wr: init.cap.max_send_wr }
     }
 
+    /// A connected queue pair, and the same and its completion queue as what is used by calls.
+    #[allow(dead_code, reason = "another program's")]
+    pub(crate) fn qp_ex(&'static self) -> (Qp, *mut ibv_qp_ex, *mut ibv_cq_ex) {
+        use value::*;
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: 64,
+            cq_context: null_mut(),
+            channel: null_mut(),
+            comp_vector: 0,
+            wc_flags: (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM).into(),
+            comp_mask: 0,
+            flags: 0,
+            parent_domain: null_mut(),
+        };
+        // SAFETY: the context is open.
+        let cq_ex = unsafe { inline::create_cq_ex(self.context, &mut attr) }.expect("a completion queue").as_ptr();
+        // It begins as one.
+        let cq: *mut ibv_cq = cq_ex.cast();
+        let cap = ibv_qp_cap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
+        let mut init = ibv_qp_init_attr_ex {
+            qp_context: null_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: null_mut(),
+            cap,
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: self.pd,
+            xrcd: null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: null_mut(),
+            rx_hash_conf: ibv_rx_hash_conf {
+                rx_hash_function: 0,
+                rx_hash_key_len: 0,
+                rx_hash_key: null_mut(),
+                rx_hash_fields_mask: 0,
+            },
+            source_qpn: 0,
+            send_ops_flags: (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM).into(),
+        };
+        // SAFETY: all that it is made from lives.
+        let qp = unsafe { inline::create_qp_ex(self.library, self.context, &mut init) }.expect("a queue pair").as_ptr();
+        // SAFETY: it lives.
+        let qp_ex = unsafe { (self.library.qp_to_qp_ex)(qp) };
+        assert!(!qp_ex.is_null(), "its requests cannot be built by calls");
+        (Qp { rig: self, qp, cq, max_send_wr: init.cap.max_send_wr }, qp_ex, cq_ex)
+    }
+
     /// The address of this device, or of a group.
     fn route(&self, gid: ibv_gid) -> ibv_ah_attr {
         let grh = ibv_global_route { dgid: gid, sgid_index: self.gid_index, hop_limit: 64, ..Default::default() };

@@ -1,6 +1,6 @@
 use super::{
-    Opaque, ibv_cq, ibv_cq_ex, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr,
-    ibv_sge, ibv_srq, ibv_wc,
+    Opaque, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 use libc::{c_int, c_uint, c_void, pthread_mutex_t, size_t};
 
@@ -19,7 +19,7 @@ pub struct ibv_context_ops {
     pub _compat_rereg_mr: Unused,
     pub _compat_dereg_mr: Unused,
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
-    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut c_void) -> c_int>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
     pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: Unused,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
@@ -58,7 +58,7 @@ pub struct ibv_context {
 }
 
 /// What a context is part of. It grows at its beginning: a newer library has fields before the first one here, an older one lacks
-/// some, and `sz` tells. Fields are found from the end; see [`crate::inline::extended`].
+/// some, and `sz` tells. Fields are found from the end; see [`crate::inline::has_field`].
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, size_t) -> c_int>,
@@ -86,7 +86,7 @@ pub struct verbs_context {
     pub modify_wq: Unused,
     pub create_wq: Unused,
     pub query_rt_values: Unused,
-    pub create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_cq_ex>,
+    pub create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub r#priv: *mut Opaque,
     pub query_device_ex: Unused,
     pub ibv_destroy_flow: Unused,
@@ -94,7 +94,7 @@ pub struct verbs_context {
     pub ibv_create_flow: Unused,
     pub abi_placeholder1: Unused,
     pub open_qp: Unused,
-    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_qp>,
+    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub create_srq_ex: Unused,
     pub open_xrcd: Unused,

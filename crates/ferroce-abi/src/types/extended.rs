@@ -1,4 +1,7 @@
-use super::{ibv_ah, ibv_comp_channel, ibv_context, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_sge};
+use super::{
+    Opaque, ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_mw, ibv_mw_bind_info, ibv_pd, ibv_qp, ibv_qp_cap,
+    ibv_sge, ibv_srq,
+};
 use libc::{c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
 
 #[repr(C)]
@@ -19,6 +22,50 @@ pub struct ibv_poll_cq_attr {
 pub struct ibv_wc_tm_info {
     pub tag: u64,
     pub r#priv: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_rx_hash_conf {
+    pub rx_hash_function: u8,
+    pub rx_hash_key_len: u8,
+    pub rx_hash_key: *mut u8,
+    pub rx_hash_fields_mask: u64,
+}
+
+/// It begins as an [`super::ibv_qp_init_attr`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_qp_init_attr_ex {
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut Opaque,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut Opaque,
+    pub rx_hash_conf: ibv_rx_hash_conf,
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
 }
 
 /// A queue pair whose work requests are built by calls. It begins as an [`ibv_qp`].

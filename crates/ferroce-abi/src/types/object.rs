@@ -40,6 +40,14 @@ pub struct ibv_mw_bind_info {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
 pub struct ibv_cq {
     pub context: *mut ibv_context,
     pub channel: *mut ibv_comp_channel,

@@ -289,6 +289,7 @@ fn library() -> &'static Library {
         modify_qp,
         query_qp,
         destroy_qp,
+        qp_to_qp_ex,
         create_ah,
         destroy_ah,
         attach_mcast,

@@ -310,3 +310,7 @@ pub(super) unsafe extern "C" fn attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_
 pub(super) unsafe extern "C" fn detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
     0
 }
+
+pub(super) unsafe extern "C" fn qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    null_mut()
+}

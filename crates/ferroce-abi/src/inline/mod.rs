@@ -1,37 +1,21 @@
 //! The verbs that `infiniband/verbs.h` implements itself. They are not exported by the library, or what it exports under their name
 //! is an old form that the header replaces.
 
-use crate::Library;
-use crate::types::{
-    ibv_context, ibv_cq, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
-};
-use libc::{ENOSYS, c_int, c_void};
-use std::mem::{offset_of, size_of};
+mod extended;
+mod wc;
+mod wr;
 
-/// What `abi_compat` holds in a context that is part of a [`verbs_context`].
+pub use extended::{create_cq_ex, create_qp_ex, has_field, query_port};
+pub use wc::*;
+pub use wr::*;
+
+use crate::types::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, value};
+use libc::{EINVAL, ENOSYS, EOPNOTSUPP, EPERM, c_int, c_uint, c_void};
+use std::io;
+use std::ptr::NonNull;
+
+/// What `abi_compat` holds in a context that is part of a [`verbs_context`](crate::types::verbs_context).
 const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
-
-/// The [`verbs_context`] around a context, if the library is new enough to have one. Fields that an older library lacks must not be
-/// touched: see [`has_field`].
-///
-/// # Safety
-///
-/// `context` is one that libibverbs opened and that is not closed.
-pub unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
-    // SAFETY: the caller gives a valid context.
-    if unsafe { (*context).abi_compat } != EXTENDED {
-        return None;
-    }
-    // SAFETY: the mark says that the context is the last field of a `verbs_context`, whose end has been the same in all versions.
-    Some(unsafe { context.byte_sub(offset_of!(verbs_context, context)) }.cast())
-}
-
-/// Whether a [`verbs_context`] of `sz` bytes has the field at `offset`, counted in the structure that this crate knows: fields are
-/// added at the beginning.
-#[must_use]
-pub fn has_field(sz: usize, offset: usize) -> bool {
-    sz >= size_of::<verbs_context>() - offset
-}
 
 /// Takes up to `entries` completions; a negative result is an error.
 ///
@@ -117,28 +101,63 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
     }
 }
 
-/// What a port is at the moment. Returns an error number.
+/// Makes a memory window.
 ///
-/// The exported `ibv_query_port` is the form of 2006, which knows less; it is called only where a library has nothing better.
+/// # Errors
+///
+/// `EOPNOTSUPP` if the device has none, and whatever the device says.
 ///
 /// # Safety
 ///
-/// `context` is open.
-pub unsafe fn query_port(library: &Library, context: *mut ibv_context, port: u8, attr: &mut ibv_port_attr) -> c_int {
-    *attr = ibv_port_attr::default();
-    // SAFETY: the caller gives a valid context.
-    if let Some(extended) = unsafe { extended(context) } {
-        // SAFETY: `sz` is in every version, and the other field is read only where `sz` covers it.
-        let query = unsafe {
-            if has_field((*extended).sz, offset_of!(verbs_context, query_port)) { (*extended).query_port } else { None }
-        };
-        if let Some(query) = query {
-            // SAFETY: `attr` has the size that is passed.
-            return unsafe { query(context, port, attr, size_of::<ibv_port_attr>()) };
-        }
+/// `pd` is alive.
+pub unsafe fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> io::Result<NonNull<ibv_mw>> {
+    // SAFETY: a live domain names its context, which outlives it.
+    let alloc = unsafe { (*(*pd).context).ops.alloc_mw }.ok_or_else(|| io::Error::from_raw_os_error(EOPNOTSUPP))?;
+    // SAFETY: as the caller promises.
+    NonNull::new(unsafe { alloc(pd, mw_type) }).ok_or_else(io::Error::last_os_error)
+}
+
+/// Destroys a memory window. Returns an error number.
+///
+/// # Safety
+///
+/// `mw` is alive, and nobody uses it any more.
+pub unsafe fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: a live window names its context, which outlives it.
+    match unsafe { (*(*mw).context).ops.dealloc_mw } {
+        // SAFETY: as the caller promises.
+        Some(dealloc) => unsafe { dealloc(mw) },
+        None => ENOSYS,
     }
-    // SAFETY: it writes a structure that is no longer than `attr`.
-    unsafe { (library.query_port)(context, port, attr) }
+}
+
+/// Posts that a memory window of type 1 is bound. Returns an error number.
+///
+/// # Safety
+///
+/// `qp`, `mw` and what `bind` names are alive.
+pub unsafe fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: &mut ibv_mw_bind) -> c_int {
+    let info = &bind.bind_info;
+    // SAFETY: the window is alive.
+    if unsafe { (*mw).r#type } != value::IBV_MW_TYPE_1 || info.mr.is_null() && (info.addr != 0 || info.length != 0) {
+        return EINVAL;
+    }
+    // SAFETY: both are alive.
+    if !info.mr.is_null() && unsafe { (*mw).pd != (*info.mr).pd } {
+        return EPERM;
+    }
+    // SAFETY: a live window names its context, which outlives it.
+    match unsafe { (*(*mw).context).ops.bind_mw } {
+        // SAFETY: as the caller promises.
+        Some(post) => unsafe { post(qp, mw, bind) },
+        None => ENOSYS,
+    }
+}
+
+/// The key that a memory window of type 2 is bound with next: its lowest byte is the program's.
+#[must_use]
+pub fn inc_rkey(rkey: u32) -> u32 {
+    rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
 #[cfg(test)]
@@ -146,13 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_counted_from_the_end() {
-        let full = size_of::<verbs_context>();
-        let first = offset_of!(verbs_context, query_port);
-        let second = offset_of!(verbs_context, advise_mr);
-        assert!(has_field(full, first));
-        assert!(has_field(full + 8, first), "a newer library");
-        assert!(!has_field(full - size_of::<usize>(), first), "an older library");
-        assert!(has_field(full - size_of::<usize>(), second));
+    fn only_the_lowest_byte_of_a_key_is_counted() {
+        assert_eq!([inc_rkey(0x1234_56fe), inc_rkey(0x1234_56ff)], [0x1234_56ff, 0x1234_5600]);
     }
 }
