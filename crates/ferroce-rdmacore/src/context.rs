@@ -218,6 +218,8 @@ impl ContextOps for RdmaContext {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        crate::counters::read(&self.info.name, self.attr.phys_port_cnt)
+        let mut counters = crate::counters::read(&self.info.name, self.attr.phys_port_cnt);
+        counters.extend(self.raw.live());
+        counters
     }
 }
