@@ -95,7 +95,7 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/cm.sh",
     "vm/rdmacore.sh local soft",
     "vm/rdmacore.sh conformance",
-    "vm/rdmacore.sh perf watch errors faults removal",
+    "vm/rdmacore.sh perf watch cache errors faults removal",
     "vm/kcm.sh rping cmatose udaddy mckey cmtime soft refused cases errors removed",
     "vm/kcm.sh storm=20000",
     "vm/storm.sh none 8 500",
