@@ -3,9 +3,10 @@
 # namespace `soft`, and what it says where it cannot be used.
 #
 #   rdmacore.sh                 all of it but the suite
-#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, extended (work requests and completions by calls of
-#                               the library), transports, watch (addresses that change), errors, faults (what Soft-RoCE gets wrong, shown with the library alone), removal (of the
-#                               device while it is in use), conformance (the suite, all of it)
+#   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, extended (work requests and completions by
+#                               calls of the library), transports, watch (addresses that change), cache (of address handles), errors, faults
+#                               (what Soft-RoCE gets wrong, shown with the library alone), removal (of the device while it is in use),
+#                               conformance (the suite, all of it)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
 
@@ -112,6 +113,51 @@ part_watch() {
   gid_4=$(gid_index rxe0 $RXE_IP4) gid_6=$(gid_index rxe0 $RXE_IP6)
 }
 
+leases() { grep -c '^lease ' "$dir/client.log"; }
+more_leases() { [ "$(leases)" -gt "$1" ]; }
+
+# renewed BEFORE CHANGE: of a change the cache was told, and gives out another address handle than those BEFORE, which live.
+renewed() {
+  await 15 more_leases "$1" || { fail "resolved again: $2" "it is not" client; return; }
+  count=$(leases)
+  if printed client "lease $count, $count address handles live"; then pass "resolved again: $2"; else fail "resolved again: $2" "not all leases live" client; fi
+}
+
+# The cache of address handles, from the kernel's change to the next lease. How many there are of one change is up to the kernel, which tells of the
+# neighbour, of addresses and of the port by themselves.
+part_cache() {
+  limit=120
+  start client "/payload/rdmacore cache rxe0 $RXE_IP4 $SOFT_IP4"
+  renewed 0 "for the first time"
+  sleep 1
+  before=$(leases)
+  ip neigh replace $SOFT_IP4 lladdr 02:00:00:00:00:09 dev v0 nud permanent
+  renewed "$before" "a neighbour has another MAC"
+  printed client "mac: Some([2, 0, 0, 0, 0, 9])" || fail "the new address handle has that MAC" "it does not" client
+  sleep 1
+  before=$(leases)
+  sleep 1
+  if more_leases "$before"; then fail "a lease lasts while nothing changes" "it does not" client; else pass "a lease lasts while nothing changes"; fi
+  ip neigh del $SOFT_IP4 dev v0
+  renewed "$before" "a neighbour is forgotten"
+  sleep 1
+  before=$(leases)
+  ip addr del $RXE_IP4/24 dev v0
+  await 10 printed client "failed:" || fail "there is no address handle without a GID" "there is" client
+  ip addr add $RXE_IP4/24 dev v0
+  renewed "$before" "the GID comes back"
+  sleep 1
+  before=$(leases)
+  ip link set v0 down
+  sleep 1
+  ip link set v0 up
+  renewed "$before" "the port comes back"
+  stop client
+  ip addr replace $RXE_IP6/64 dev v0 nodad
+  await 10 gid_index rxe0 $RXE_IP6 >/dev/null || fail "rxe0 comes back" "it does not"
+  gid_4=$(gid_index rxe0 $RXE_IP4) gid_6=$(gid_index rxe0 $RXE_IP6)
+}
+
 # says NAME TEXT COMMAND: it fails, and says so.
 says() {
   start client "$3"
@@ -155,6 +201,13 @@ part_errors() {
 part_faults() {
   case_of "Soft-RoCE's faults are shown with the library alone" "/payload/rxe_faults rxe0 $RXE_IP4"
   cat "$dir/client.log"
+  shown=$(sed -n 's/^SHOWN \([^:]*\):.*/\1/p' "$dir/client.log" | sort)
+  named=$(/payload/rdmacore faults | sort)
+  if [ -n "$shown" ] && [ "$shown" = "$named" ]; then
+    pass "the cases that are left out name the faults that are shown"
+  else
+    fail "the cases that are left out name the faults that are shown" "named are $(echo "$named" | tr '\n' ' ')"
+  fi
 }
 
 in_use() { rdma resource show qp | grep -q 'type RC state RTS'; }
@@ -197,6 +250,6 @@ if [ "$1" = suite ]; then
   suite "$2"
   finish
 fi
-[ $# = 0 ] && set -- local soft perf extended transports watch errors faults removal
+[ $# = 0 ] && set -- local soft perf extended transports watch cache errors faults removal
 for part; do part_$part; done
 finish

@@ -87,7 +87,7 @@ struct connection {
 	struct rdma_cm_id *id;
 	uint64_t begun;
 	/* Of its IO thread. */
-	bool sent, received, closed;
+	bool open, sent, received, closed;
 };
 
 enum work { OPEN, ENDED };
@@ -276,6 +276,15 @@ static void close_connection(struct connection *connection) {
 		die("ringing a bell");
 }
 
+/*
+ * The client's message can overtake the event that says that the connection is there. Who destroys the id before that event rejects the
+ * connection, in the kernel's eyes, which the client has open already.
+ */
+static void close_if_done(struct connection *connection) {
+	if (connection->open && connection->sent && connection->received)
+		close_connection(connection);
+}
+
 /* ---- threads ---- */
 
 static void completed(const struct ibv_wc *wc) {
@@ -296,8 +305,15 @@ static void completed(const struct ibv_wc *wc) {
 	} else {
 		connection->sent = true;
 	}
-	if (connection->sent && connection->received)
-		close_connection(connection);
+	close_if_done(connection);
+}
+
+static void opened(struct connection *connection) {
+	connection->open = true;
+	if (is_client)
+		send_message(connection);
+	else
+		close_if_done(connection);
 }
 
 static bool poll_completions(struct lane *lane) {
@@ -323,8 +339,8 @@ static void *io_thread(void *argument) {
 		bool busy = item != NULL;
 		while (item) {
 			struct item *next = item->next;
-			if (item->work == OPEN && is_client)
-				send_message(item->connection);
+			if (item->work == OPEN)
+				opened(item->connection);
 			/* The answer has arrived there, or the peer would not have ended it. */
 			if (item->work == ENDED && !item->connection->closed)
 				close_connection(item->connection);

@@ -72,6 +72,9 @@ pub(crate) const VM_PACKAGES: &[&str] = &[
     "ibverbs-utils",
     "rdmacm-utils",
     "tshark",
+    // For what is written in C, beside what it is compared with.
+    "gcc",
+    "librdmacm-dev",
 ];
 
 /// Which tests of a package run optimized, too.
@@ -92,8 +95,11 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/cm.sh",
     "vm/rdmacore.sh local soft",
     "vm/rdmacore.sh conformance",
-    "vm/rdmacore.sh perf watch errors faults removal",
-    "vm/kcm.sh",
+    "vm/rdmacore.sh perf watch cache errors faults removal",
+    "vm/kcm.sh rping cmatose udaddy mckey cmtime soft refused cases errors removed",
+    "vm/kcm.sh storm=20000",
+    "vm/storm.sh none 8 500",
+    "vm/storm.sh slow 8 300",
 ];
 
 /// Seconds that each script of the kernel test bed may take. It stops what hangs; on an idle machine the longest takes a quarter of it.
@@ -112,14 +118,26 @@ const VM_PROGRAMS: &[(&str, &str)] = &[
     ("ferroce-cm", "cmcases"),
 ];
 
-/// The commands that build them, and where they then are.
+/// The commands that build the programs that scripts run beside the tool, and where they then are.
 pub(crate) fn vm_programs(workspace: &Workspace) -> Vec<(Command, PathBuf)> {
     let program = |&(package, name): &(&str, &str)| {
         // Debugging information would be most of the initial RAM disk.
         let args = ["rustc", "--locked", "--package", package, "--example", name, "--", "-C", "strip=debuginfo"];
         (workspace.cargo(args), workspace.target_dir().join("debug/examples").join(name))
     };
-    VM_PROGRAMS.iter().map(program).collect()
+    let mut programs: Vec<_> = VM_PROGRAMS.iter().map(program).collect();
+    programs.push(storm_rdmacm(workspace));
+    programs
+}
+
+/// The storm that is written in C, for librdmacm is: the command that builds it, and where it then is.
+fn storm_rdmacm(workspace: &Workspace) -> (Command, PathBuf) {
+    // The tool is built before it, and the directory with it.
+    let program = workspace.target_dir().join("release/storm_rdmacm");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    cc.arg(workspace.root().join("vm/storm_rdmacm.c")).args(["-lrdmacm", "-libverbs", "-lpthread"]);
+    (cc, program)
 }
 
 /// A step that is one command and one check.

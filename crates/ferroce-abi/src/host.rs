@@ -63,6 +63,7 @@ impl Host {
         match error.kind() {
             ErrorKind::NotFound => Some(Unavailable::NoDeviceFile { device: name.into(), path }),
             ErrorKind::PermissionDenied => Some(Unavailable::NoPermission { device: name.into(), path, source: error }),
+            _ if leads_nowhere(&error) => Some(Unavailable::NoDeviceFile { device: name.into(), path }),
             _ => None,
         }
     }
@@ -78,8 +79,10 @@ impl Host {
         let class = self.sys.join("class/misc/rdma_cm");
         let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path);
         opened.map_err(|error| match error.kind() {
-            ErrorKind::NotFound if !class.exists() => Unavailable::NoConnectionManager { missing: class },
-            ErrorKind::NotFound => Unavailable::NoCmFile { path },
+            kind if kind == ErrorKind::NotFound || leads_nowhere(&error) => match class.exists() {
+                false => Unavailable::NoConnectionManager { missing: class },
+                true => Unavailable::NoCmFile { path },
+            },
             ErrorKind::PermissionDenied => Unavailable::NoCmPermission { path, source: error },
             _ => Unavailable::Os { what: format!("opening {}", path.display()), source: error },
         })
@@ -103,6 +106,11 @@ struct Listed {
     name: String,
     /// Its file in `/dev/infiniband`.
     file: String,
+}
+
+/// Whether a file is there that is not the device's: one that was made by hand, or has been left behind.
+fn leads_nowhere(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
 /// What a file of sysfs says.
@@ -172,6 +180,24 @@ mod tests {
             // Root may open anything.
             other => assert!(other.is_ok() && File::open(&file).is_ok(), "{other:?}"),
         }
+    }
+
+    /// Device files that were made by hand stay when what they lead to goes.
+    #[test]
+    fn a_file_that_leads_nowhere_is_none() {
+        let (_dir, host) = host();
+        let files = host.dev.join("infiniband");
+        create_dir_all(&files).unwrap();
+        // Opening a socket fails as opening such a file does (`ENXIO`), and making one takes no privilege.
+        let _sockets =
+            ["rdma_cm", "uverbs0"].map(|name| std::os::unix::net::UnixListener::bind(files.join(name)).unwrap());
+        let error = host.open_cm().unwrap_err();
+        assert!(matches!(error, Unavailable::NoConnectionManager { .. }), "{error}");
+        create_dir_all(host.sys.join("class/misc/rdma_cm")).unwrap();
+        let error = host.open_cm().unwrap_err();
+        assert!(matches!(error, Unavailable::NoCmFile { .. }), "{error}");
+        let error = host.why_not_open("rxe0", "uverbs0");
+        assert!(matches!(error, Some(Unavailable::NoDeviceFile { .. })), "{error:?}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub enum Unavailable {
     },
     /// There is no file to open the device by.
     #[error(
-        "device {device} has no file {}: let udev make it, or give it to the container (docker run --device=/dev/infiniband)",
+        "device {device} has no file {}, or one that leads nowhere: let udev make it, or give it to the container (docker run --device=/dev/infiniband)",
         .path.display()
     )]
     NoDeviceFile {
@@ -88,7 +88,7 @@ pub enum Unavailable {
     },
     /// There is no file to use the kernel's connection manager by.
     #[error(
-        "the kernel's connection manager has no file {}: let udev make it, or give it to the container (docker run \
+        "the kernel's connection manager has no file {}, or one that leads nowhere: let udev make it, or give it to the container (docker run \
          --device=/dev/infiniband)",
         .path.display()
     )]

@@ -197,27 +197,25 @@ impl ContextOps for RdmaContext {
     }
 
     fn watch_addresses(&self, watcher: Weak<dyn AddressWatcher>) -> Result<()> {
-        if let Some(watch) = &*self.watch.lock() {
-            watch.replace(watcher);
+        if self.watch.lock().as_ref().is_some_and(|watch| watch.replace(watcher.clone())) {
             return Ok(());
         }
         // Opens the device, which takes its time.
         let new = Watch::start(self, watcher.clone())?;
         let mut watch = self.watch.lock();
-        match &*watch {
-            // Somebody else was quicker, and there is one too many: it ends when it is dropped, with no lock held.
-            Some(other) => other.replace(watcher),
-            None => {
-                *watch = Some(new);
-                return Ok(());
-            }
-        }
+        // If somebody else was quicker there is one too many, otherwise an old one may have ended; it goes with no lock held.
+        let other = match &*watch {
+            Some(other) if other.replace(watcher) => Some(new),
+            _ => watch.replace(new),
+        };
         drop(watch);
-        drop(new);
+        drop(other);
         Ok(())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        crate::counters::read(&self.info.name, self.attr.phys_port_cnt)
+        let mut counters = crate::counters::read(&self.info.name, self.attr.phys_port_cnt);
+        counters.extend(self.raw.live());
+        counters
     }
 }

@@ -15,7 +15,39 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-type Watcher = Mutex<Weak<dyn AddressWatcher>>;
+/// Who is told; nobody once the thread has ended.
+struct Watcher(Mutex<Option<Weak<dyn AddressWatcher>>>);
+
+impl Watcher {
+    fn new(watcher: Weak<dyn AddressWatcher>) -> Self {
+        Self(Mutex::new(Some(watcher)))
+    }
+
+    /// `false` if nobody will be told any more.
+    fn replace(&self, watcher: Weak<dyn AddressWatcher>) -> bool {
+        let mut place = self.0.lock();
+        let goes_on = place.is_some();
+        if goes_on {
+            *place = Some(watcher);
+        }
+        goes_on
+    }
+
+    fn tell(&self, change: &AddressChange) {
+        let watcher = self.0.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(watcher) = watcher {
+            watcher.changed(change);
+        }
+    }
+
+    /// The last that is told. Who comes later needs another thread.
+    fn end(&self) {
+        let watcher = self.0.lock().take();
+        if let Some(watcher) = watcher.and_then(|watcher| watcher.upgrade()) {
+            watcher.changed(&AddressChange::Unknown);
+        }
+    }
+}
 
 /// A thread that watches. It ends when this is dropped.
 pub(crate) struct Watch {
@@ -41,7 +73,7 @@ impl Watch {
         // What changes from here on is an event.
         let tables = (1..=ports).map(|port| gid_table(&own, ports, port)).collect::<Result<_>>()?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os("creating an eventfd"))?;
-        let (watcher, stop) = (Arc::new(Mutex::new(watcher)), Arc::new(stop));
+        let (watcher, stop) = (Arc::new(Watcher::new(watcher)), Arc::new(stop));
         let thread = Thread { watcher: watcher.clone(), stop: stop.clone(), neighbours, context: own, tables };
         std::thread::Builder::new()
             .name("ferroce-watch".into())
@@ -50,9 +82,9 @@ impl Watch {
         Ok(Self { watcher, stop })
     }
 
-    /// Tells somebody else from now on.
-    pub(crate) fn replace(&self, watcher: Weak<dyn AddressWatcher>) {
-        *self.watcher.lock() = watcher;
+    /// Tells somebody else from now on; `false` if nobody will be told any more, as watching has failed.
+    pub(crate) fn replace(&self, watcher: Weak<dyn AddressWatcher>) -> bool {
+        self.watcher.replace(watcher)
     }
 }
 
@@ -74,7 +106,7 @@ impl Thread {
                     Ok(_) | Err(rustix::io::Errno::INTR) => fds.map(|fd| !fd.revents().is_empty()),
                     Err(error) => {
                         tracing::error!(%error, "addresses are not watched any more");
-                        return self.tell(&AddressChange::Unknown);
+                        return self.watcher.end();
                     }
                 }
             };
@@ -82,19 +114,12 @@ impl Thread {
                 return;
             }
             if ready[1] {
-                self.neighbours.changes(&mut |change| self.tell(change));
+                self.neighbours.changes(&mut |change| self.watcher.tell(change));
             }
             if ready[2] && !self.events() {
                 // With the device all that was resolved goes.
-                return self.tell(&AddressChange::Unknown);
+                return self.watcher.end();
             }
-        }
-    }
-
-    fn tell(&self, change: &AddressChange) {
-        let watcher = self.watcher.lock().upgrade();
-        if let Some(watcher) = watcher {
-            watcher.changed(change);
         }
     }
 
@@ -105,7 +130,7 @@ impl Thread {
                 Ok(None) => return true,
                 Ok(Some(RawEvent::Port(value::IBV_EVENT_GID_CHANGE, port))) => self.gids(port),
                 Ok(Some(RawEvent::Port(value::IBV_EVENT_PORT_ACTIVE | value::IBV_EVENT_PORT_ERR, port))) => {
-                    self.tell(&AddressChange::Port { port });
+                    self.watcher.tell(&AddressChange::Port { port });
                 }
                 Ok(Some(RawEvent::Device(_))) | Err(_) => return false,
                 Ok(Some(_)) => {}
@@ -117,10 +142,10 @@ impl Thread {
     fn gids(&mut self, port: u8) {
         let ports = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
         let Some(old) = self.tables.get_mut(usize::from(port).wrapping_sub(1)) else { return };
-        let Ok(new) = gid_table(&self.context, ports, port) else { return self.tell(&AddressChange::Unknown) };
+        let Ok(new) = gid_table(&self.context, ports, port) else { return self.watcher.tell(&AddressChange::Unknown) };
         let old = std::mem::replace(old, new.clone());
         for (index, gid) in differences(&old, &new) {
-            self.tell(&AddressChange::Gid { port, index, gid });
+            self.watcher.tell(&AddressChange::Gid { port, index, gid });
         }
     }
 }
@@ -147,6 +172,31 @@ mod tests {
     fn entry(index: u32, last: u8, mtu: Mtu) -> GidEntry {
         let gid = Gid::from(Ipv4Addr::new(10, 0, 0, last));
         GidEntry { index, gid, netdev: "eth0".into(), ifindex: 2, mtu, loopback: false }
+    }
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl AddressWatcher for Told {
+        fn changed(&self, change: &AddressChange) {
+            self.0.lock().push(format!("{change:?}"));
+        }
+    }
+
+    /// Whoever watches after that has to have another thread, or would never hear of anything.
+    #[test]
+    fn who_comes_after_the_end_is_not_taken() {
+        let watchers = [(); 3].map(|()| Arc::<Told>::default());
+        let [first, second, late] =
+            watchers.each_ref().map(|told| Arc::downgrade(&(told.clone() as Arc<dyn AddressWatcher>)));
+        let place = Watcher::new(first);
+        assert!(place.replace(second));
+        place.tell(&AddressChange::Port { port: 1 });
+        place.end();
+        assert!(!place.replace(late));
+        place.tell(&AddressChange::Port { port: 2 });
+        let told = watchers.map(|told| told.0.lock().clone());
+        assert_eq!(told, [vec![], vec!["Port { port: 1 }".to_owned(), "Unknown".to_owned()], vec![]]);
     }
 
     #[test]

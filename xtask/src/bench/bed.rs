@@ -18,32 +18,24 @@ const RESULT: &str = "RESULT ";
 
 /// Microseconds per connection, the sum over all steps of `vm/cmtime.sh` for one contender.
 pub(super) fn us_per_connection(root: &Path, contender: &str) -> Result<f64, Error> {
-    let (command, text) = run(root, &format!("vm/cmtime.sh {contender}"), None)?;
+    let (command, text) = run(root, &format!("vm/cmtime.sh {contender}"))?;
     sum(&text).ok_or_else(|| {
         let why = format!("no line {RESULT}... in it:\n{text}");
         Error::Output { command, why }
     })
 }
 
-/// What `vm/storm.sh` says of all its contenders. `program` is the one that uses librdmacm.
-pub(super) fn storm(
-    root: &Path,
-    program: &Path,
-    (nic, factor): (&str, u32),
-    connections: &str,
-) -> Result<Value, Error> {
-    let (_, text) = run(root, &format!("vm/storm.sh {nic} 8 {connections} {factor}"), Some(program))?;
+/// What `vm/storm.sh` says of all its contenders.
+pub(super) fn storm(root: &Path, (nic, factor): (&str, u32), connections: &str) -> Result<Value, Error> {
+    let (_, text) = run(root, &format!("vm/storm.sh {nic} 8 {connections} {factor}"))?;
     Ok(Value::Array(results(&text).collect()))
 }
 
 /// Runs a script in a machine of its own. Returns how, and what it said.
-fn run(root: &Path, script: &str, file: Option<&Path>) -> Result<(String, String), Error> {
+fn run(root: &Path, script: &str) -> Result<(String, String), Error> {
     let xtask = std::env::current_exe().map_err(Error::io("find the program that runs"))?;
     let mut command = Command::new(xtask);
     command.current_dir(root).args(["vm", "--timeout", "600", "--script", script]);
-    if let Some(file) = file {
-        command.arg("--file").arg(file);
-    }
     let text = process::run(&mut command, LIMIT)?;
     Ok((exec::shown(&command), text))
 }

@@ -60,11 +60,7 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<bool, E
         // Both may need the network, which is out of reach later.
         packages::require(PACKAGES, log)?;
         ours::Programs::build(workspace, log)?;
-        let storms = groups.iter().any(|group| table::STORM_BED.contains(&group.name));
-        if storms {
-            ours::Programs::find(workspace).build_storm_rdmacm(log)?;
-        }
-        if storms || groups.iter().any(|group| group.name == table::BED) {
+        if groups.iter().any(|group| table::BED.contains(&group.name)) {
             vm::prepare(log)?;
         }
         isolation::enter(log)?;

@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::process;
 use crate::error::Error;
 use crate::exec::{self, Log};
-use crate::packages;
 use crate::workspace::Workspace;
 
 /// How long one run may take beyond the time that it measures.
@@ -24,8 +23,6 @@ pub(super) struct Programs {
     limit: PathBuf,
     /// What many queue pairs cost.
     many_qps: PathBuf,
-    /// A storm through librdmacm; only where it was asked for.
-    pub(super) storm_rdmacm: PathBuf,
 }
 
 impl Programs {
@@ -42,15 +39,6 @@ impl Programs {
         Ok(())
     }
 
-    /// Builds the one that is written in C, for librdmacm is.
-    pub(super) fn build_storm_rdmacm(&self, log: Log) -> Result<(), Error> {
-        packages::require(&["gcc", "librdmacm-dev"], log)?;
-        let mut cc = Command::new("cc");
-        cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&self.storm_rdmacm);
-        cc.arg(self.root.join("vm/storm_rdmacm.c")).args(["-lrdmacm", "-libverbs", "-lpthread"]);
-        exec::capture(&mut cc).map(drop)
-    }
-
     pub(super) fn find(workspace: &Workspace) -> Self {
         let release = workspace.target_dir().join("release");
         let example = |name: &str| release.join("examples").join(name);
@@ -59,7 +47,6 @@ impl Programs {
             ferroce: release.join("ferroce"),
             limit: example("udp_link"),
             many_qps: example("many_qps"),
-            storm_rdmacm: release.join("storm_rdmacm"),
         }
     }
 

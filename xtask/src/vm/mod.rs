@@ -108,6 +108,8 @@ fn cache_dir() -> Result<PathBuf, Error> {
 
 fn run(workspace: &Workspace, log: Log, job: &Job) -> Result<Tally, Error> {
     let start = Instant::now();
+    // Building needs some of them.
+    packages::require(VM_PACKAGES, log)?;
     let mut files = job.files.clone();
     let mut builds = vec![(steps::build_binaries(workspace), "the tool")];
     for (build, file) in steps::vm_programs(workspace) {

@@ -18,6 +18,26 @@ pub(crate) const FAULTS: &[Fault] = &[
         },
     },
     Fault {
+        name: "read-second-element",
+        done: "a message over queue pairs that are set up anew, after a read whose second element had a key that nobody has",
+        rule: "SUCCESS",
+        wrong: "nothing",
+        see: |rig| {
+            let (a, b) = pair(rig, IBV_QPT_RC);
+            let (here, there) = (rig.memory(6000), rig.memory(6000));
+            a.post(IBV_WR_RDMA_READ, &[here.first(3000), here.bad(3000)], there.remote());
+            a.completion();
+            for qp in [a, b] {
+                qp.to_state(IBV_QPS_RESET);
+            }
+            a.connect(IBV_QPT_RC, b.number(), IBV_MTU_1024, IBV_QPS_RTS);
+            b.connect(IBV_QPT_RC, a.number(), IBV_MTU_1024, IBV_QPS_RTS);
+            b.receive(there.first(8));
+            a.send(&[here.first(8)]);
+            a.completion()
+        },
+    },
+    Fault {
         name: "local-receive",
         done: "a receive under a key that nobody has",
         rule: "LOC_PROT_ERR",

@@ -1,10 +1,11 @@
 //! What the kernel test bed runs on a device of the kernel.
 //!
-//! - `cmcases cases DEVICE ADDRESS [FILTER]` prints `PASS` or `FAIL` for each case, and fails if any case does.
+//! - `cmcases cases DEVICE ADDRESS [FILTER]` prints `PASS` or `FAIL` for each case, and fails if any case does, or leaves something.
 //! - `cmcases removed DEVICE ADDRESS` prints `ready` and waits for the device to go away.
 
 #[path = "../../tests/cases/mod.rs"]
 mod cases;
+mod left;
 mod removed;
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -12,8 +13,10 @@ mod support;
 use cases::{datagrams, lifecycle, overload, races, short_path};
 use ferroce_cm::{ConnectionManager, PortSpace};
 use ferroce_verbs::provider::Device;
+use left::Opened;
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use support::Side;
@@ -79,7 +82,15 @@ fn all(device: &str, ip: IpAddr, filter: &str) -> ExitCode {
         let (sender, receiver) = mpsc::channel();
         let (begun, device) = (Instant::now(), device.to_owned());
         let runner = std::thread::spawn(move || {
-            case(&Bed::new(move || open(&device, ip), true));
+            let opened = Arc::<Opened>::default();
+            let noting = opened.clone();
+            let open_and_note = move || {
+                let side = open(&device, ip);
+                noting.note(&side);
+                side
+            };
+            case(&Bed::new(open_and_note, true));
+            opened.are_empty();
             let _ = sender.send(());
         });
         // A panic drops the sender.

@@ -16,6 +16,10 @@ impl Id {
     /// Begins to listen (`rdma_listen`) at the address that it is bound to. Up to `backlog` requests wait to be read, 1024 if it
     /// is 0; of those beyond that the peers are told to try again, or that there is no room if nobody reads.
     ///
+    /// At all addresses it takes the requests that come in over the device of its connection manager. Where the kernel manages connections it has the
+    /// port on the host's other RDMA devices, too, and what comes in over those is rejected, with a warning in the log: a program that is to be
+    /// reached over several devices binds to an address of each.
+    ///
     /// Waits for the registry of the host, at most some seconds.
     ///
     /// # Errors

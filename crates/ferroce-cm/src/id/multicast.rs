@@ -86,7 +86,8 @@ impl Id {
         };
         // Without the lock: the device asks the kernel.
         let attached = qp.as_ref().map_or(Ok(()), |qp| qp.attach_mcast(Gid::from(group)));
-        let joined = Group { addr: group, qp: qp.filter(|_| attached.is_ok()), busy: false };
+        let mut joined = Group { addr: group, qp: qp.filter(|_| attached.is_ok()), busy: false };
+        let mut taken = None;
         {
             let mut state = core.state.lock();
             let Some(at) = state.groups.iter().position(|member| member.addr == group) else {
@@ -95,12 +96,17 @@ impl Id {
                 joined.detach();
                 return Err(Error::Destroyed);
             };
+            if joined.qp != state.qp {
+                // The id has lost it meanwhile, and whoever took it did not find it in the group.
+                taken = joined.take_qp();
+            }
             if attached.is_ok() {
                 state.groups[at] = joined;
             } else {
                 state.groups.remove(at);
             }
         }
+        taken.into_iter().for_each(Group::detach);
         let outcome = attached.map_err(Error::device("joining the group")).map(|()| UdParam {
             ah_attr: path(gid.index, Gid::from(group), 0, tos),
             qp_num: MULTICAST_QPN,

@@ -50,6 +50,8 @@ pub(crate) struct KernelManager {
     table: Mutex<Table>,
     /// The file cannot be read, and all ids were told.
     unreadable: AtomicBool,
+    /// It was said that a request was rejected which the program does not see. Peers decide how often that happens.
+    was_warned: AtomicBool,
     /// Wakes the thread; there is none in tests.
     alarm: Option<Arc<Alarm>>,
 }
@@ -90,6 +92,7 @@ impl KernelManager {
             limits,
             table: Mutex::default(),
             unreadable: AtomicBool::new(false),
+            was_warned: AtomicBool::new(false),
             alarm,
         })
     }
@@ -163,6 +166,11 @@ impl KernelManager {
         }
     }
 
+    /// There is nothing to wait for any more.
+    pub(crate) fn clear_deadline(&self, uid: u64) {
+        self.table.lock().clear_deadline(uid);
+    }
+
     /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
     pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
         let mut read = 0;
@@ -189,6 +197,18 @@ impl KernelManager {
             Err(error) => self.tell_all(error),
         }
         outcome.map(|()| Turn { more: read == BATCH, wake_at })
+    }
+
+    /// A listener cannot take a request, and rejects it.
+    pub(crate) fn cannot_take(&self, error: &Error) {
+        if self.was_warned.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%error, "a request is rejected");
+        } else {
+            tracing::warn!(
+                %error,
+                "a request is rejected: a listener at all addresses takes those of one RDMA device (others like it are only logged for debugging)"
+            );
+        }
     }
 
     /// Whether events can be read, as far as one knows.
@@ -275,5 +295,5 @@ impl Drop for KernelManager {
 pub(crate) struct Turn {
     /// There may be more events.
     pub(crate) more: bool,
-    wake_at: Option<Instant>,
+    pub(crate) wake_at: Option<Instant>,
 }

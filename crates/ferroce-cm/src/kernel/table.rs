@@ -22,6 +22,8 @@ pub(super) struct Table {
     ids: usize,
     /// Events that are owed.
     owed: usize,
+    /// Entries of memberships whose events are not known.
+    unknown: usize,
 }
 
 struct Slot {
@@ -40,6 +42,10 @@ enum Entry {
     Owed {
         left: u32,
         also: Option<u64>,
+    },
+    /// A membership of which the kernel did not say how many are still to come. The id whose uid this is counts them, too, and it goes with that.
+    Unknown {
+        also: u64,
     },
 }
 
@@ -83,6 +89,18 @@ impl Table {
     }
 
     fn vacate(&mut self, index: u32) {
+        if self.unknown != 0 {
+            let of = uid(index, &self.slots[index as usize]);
+            let goes_too = |slot: &Slot| matches!(slot.entry, Entry::Unknown { also } if also == of);
+            let memberships: Vec<u32> =
+                (0..).zip(&self.slots).filter(|(_, slot)| goes_too(slot)).map(|(at, _)| at).collect();
+            self.unknown -= memberships.len();
+            memberships.into_iter().for_each(|membership| self.vacate_one(membership));
+        }
+        self.vacate_one(index);
+    }
+
+    fn vacate_one(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.entry = Entry::Vacant;
         slot.generation = slot.generation.wrapping_add(1);
@@ -119,6 +137,11 @@ impl Table {
                 also.into_iter().for_each(|uid| self.also_seen(uid));
                 None
             }
+            Entry::Unknown { also } => {
+                let also = *also;
+                self.also_seen(also);
+                None
+            }
             Entry::Vacant => None,
         }
     }
@@ -135,11 +158,12 @@ impl Table {
                 *left -= 1;
                 self.owed -= 1;
             }
-            Entry::Vacant => {}
+            Entry::Unknown { .. } | Entry::Vacant => {}
         }
     }
 
-    /// It is destroyed; the kernel says how many of its events were read, or nothing if there were none.
+    /// It is destroyed; the kernel says how many of its events were read, or it could not be destroyed. With an id that could not the kernel says
+    /// nothing more.
     pub(super) fn leave(&mut self, uid: u64, reported: Option<u32>) {
         let Some((index, slot)) = self.slot(uid) else { return };
         let Entry::Live { owner, seen, deadline } = &slot.entry else { return };
@@ -147,6 +171,12 @@ impl Table {
             Owner::Id(_) => (None, *deadline),
             Owner::Group { uid, .. } => (Some(*uid), *deadline),
         };
+        // Its id is there still: a membership holds it.
+        if let (Some(also), None) = (also, reported) {
+            slot.entry = Entry::Unknown { also };
+            self.unknown += 1;
+            return;
+        }
         let left = reported.unwrap_or(0).saturating_sub(*seen);
         if left == 0 {
             self.vacate(index);
@@ -170,7 +200,7 @@ impl Table {
     }
 
     /// There is nothing to wait for any more.
-    fn clear_deadline(&mut self, uid: u64) {
+    pub(super) fn clear_deadline(&mut self, uid: u64) {
         if let Some((_, Slot { entry: Entry::Live { deadline, .. }, .. })) = self.slot(uid)
             && let Some(old) = deadline.take()
         {
@@ -273,6 +303,23 @@ mod tests {
         table.leave(id, Some(1));
         let usage = table.usage();
         assert_eq!((usage.events, usage.names), (0, 0));
+    }
+
+    /// Otherwise the id would wait for ever for events that it counts and nobody has brought it.
+    #[test]
+    fn a_membership_that_the_kernel_does_not_end_goes_with_its_id() {
+        for comes_late in [false, true] {
+            let mut table = Table::default();
+            let id = table.enter(id());
+            let group = table.enter(Owner::Group { id: Weak::new(), uid: id });
+            table.leave(group, None);
+            assert!(comes_late || table.seen(group, true).is_none());
+            table.leave(id, Some(1));
+            assert_eq!(table.usage().events, usize::from(comes_late));
+            assert!(table.seen(group, true).is_none());
+            let usage = table.usage();
+            assert_eq!((usage.events, usage.names), (0, 0));
+        }
     }
 
     #[test]

@@ -140,6 +140,28 @@ fn a_group_is_joined_and_left_by_whoever_likes_to() {
     sample(4000, group);
 }
 
+/// Its queue pair is taken while it joins: that is in no group then, though the id lives.
+fn taken() {
+    let world = World::new(Answer::Grant);
+    let id = world.member();
+    let [joiner, taker] = [(); 2].map(|()| id.clone());
+    super::join(vec![
+        thread::spawn(move || joiner.join_multicast(GROUP, Membership::Full).unwrap()),
+        thread::spawn(move || drop(taker.take_qp())),
+    ]);
+    assert_eq!(world.host.members(), 0, "a queue pair that nobody knows of is in the group");
+    id.leave_multicast(GROUP).unwrap();
+    drop(id);
+    world.drain(&world.channel);
+    world.finish();
+}
+
+#[test]
+fn a_queue_pair_that_is_taken_while_its_id_joins_is_in_no_group() {
+    exhaust(2, taken);
+    sample(2000, taken);
+}
+
 /// Two threads join and leave; whoever stays in it has its queue pair attached, and nobody else.
 fn two_members() {
     let world = World::new(Answer::Grant);

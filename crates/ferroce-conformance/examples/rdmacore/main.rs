@@ -2,12 +2,14 @@
 //!
 //! - `rdmacore suite DEVICE ADDRESS [FILTER]` runs the suite. It prints `PASS`, `FAIL` or `skip` for each case, and fails if any case does. What
 //!   Soft-RoCE cannot do is left out, with the reason.
+//! - `rdmacore faults` prints the names of the faults for which cases are left out, as `rxe_faults` calls them.
+//! - `rdmacore cache DEVICE LOCAL PEER` takes an address handle to a peer from the context's cache again and again, and prints each that is another one.
 //! - `rdmacore watch DEVICE LOCAL PEER` prints how an address handle to a peer leaves, and from then on what changes among addresses.
 
 use ferroce_conformance::{CaseReport, OneDevice, Options, SkipList, Testbed, Verdict, cases, run};
 use ferroce_rdmacore::RdmaDevice;
 use ferroce_verbs::provider::Device;
-use ferroce_verbs::{AddressChange, AddressWatcher, AhAttr};
+use ferroce_verbs::{AddressChange, AddressWatcher, AhAttr, AhLease};
 use std::error::Error;
 use std::io::Write;
 use std::net::IpAddr;
@@ -25,8 +27,16 @@ fn main() -> Result<ExitCode> {
     match args[..] {
         ["suite", device, address] => suite(device, address.parse()?, None),
         ["suite", device, address, filter] => suite(device, address.parse()?, Some(filter.into())),
+        ["faults"] => {
+            rxe::faults().iter().for_each(|name| println!("{name}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        ["cache", device, local, peer] => cache(device, local.parse()?, peer.parse()?),
         ["watch", device, local, peer] => watch(device, local.parse()?, peer.parse()?),
-        _ => Err("usage: rdmacore suite DEVICE ADDRESS [FILTER], or rdmacore watch DEVICE LOCAL PEER".into()),
+        _ => Err(
+            "usage: rdmacore suite DEVICE ADDRESS [FILTER], rdmacore faults, or rdmacore cache|watch DEVICE LOCAL PEER"
+                .into(),
+        ),
     }
 }
 
@@ -91,5 +101,39 @@ fn watch(name: &str, local: IpAddr, peer: IpAddr) -> Result<ExitCode> {
     // Until it is stopped.
     loop {
         std::thread::park();
+    }
+}
+
+/// Each address handle that is another one than those before it is kept: what was leased lives, whatever becomes of the cache's entry.
+fn cache(name: &str, local: IpAddr, peer: IpAddr) -> Result<ExitCode> {
+    let context = find(name)?.open()?;
+    let (pd, cache) = (context.alloc_pd()?, context.ah_cache()?);
+    if !cache.is_watched() {
+        return Err("nobody tells the cache what changes".into());
+    }
+    let attr = AhAttr::roce(peer.into(), context.find_gid(1, local)?.index);
+    let mut leases: Vec<AhLease> = Vec::new();
+    let mut failed = None;
+    // Until it is stopped.
+    loop {
+        match cache.get(&pd, &attr) {
+            Ok(lease) if leases.last().is_none_or(|last| last.generation() != lease.generation()) => {
+                leases.push(lease);
+                let counters = context.counters();
+                let live = counters.iter().find(|(name, _)| *name == "address_handles").map_or(0, |(_, count)| *count);
+                let layer = leases.last().and_then(|lease| lease.ah().link_layer());
+                println!("lease {}, {live} address handles live, by {layer:?}", leases.len());
+                failed = None;
+            }
+            Ok(_) => failed = None,
+            Err(error) => {
+                let error = error.to_string();
+                if failed.as_ref() != Some(&error) {
+                    println!("failed: {error}");
+                    failed = Some(error);
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

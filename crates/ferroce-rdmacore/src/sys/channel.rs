@@ -1,3 +1,4 @@
+use super::live::Kind;
 use super::{RawContext, set_nonblocking};
 use crate::errno;
 use ferroce_abi::types::ibv_comp_channel;
@@ -22,7 +23,8 @@ impl RawChannel {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
         let make = || unsafe { (context.library.create_comp_channel)(context.as_ptr()) };
-        let channel = super::made(make).map_err(|number| context.error("making a completion channel", number))?;
+        let channel = super::made(&context, Kind::Channel, make)
+            .map_err(|number| context.error("making a completion channel", number))?;
         let this = Self { context, channel };
         set_nonblocking(this.fd())?;
         Ok(this)
@@ -77,8 +79,9 @@ impl Drop for RawChannel {
                 drop(OwnedFd::from_raw_fd((*self.as_ptr()).fd));
                 (*self.as_ptr()).fd = -1;
             }
+            self.context.live.gone(Kind::Channel);
         } else {
-            super::destroyed(&self.context, "a completion channel", number);
+            super::destroyed(&self.context, Kind::Channel, number);
         }
     }
 }

@@ -1,4 +1,5 @@
 use super::list::text;
+use super::live::Live;
 use super::set_nonblocking;
 use crate::DeviceGone;
 use crate::errno;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct RawContext {
     pub(super) library: &'static Library,
     pub(super) context: NonNull<ibv_context>,
+    pub(super) live: Live,
     gone: AtomicBool,
 }
 
@@ -40,7 +42,7 @@ pub(crate) enum RawEvent {
 
 impl RawContext {
     pub(super) fn new(library: &'static Library, context: NonNull<ibv_context>) -> Result<Self> {
-        let this = Self { library, context, gone: AtomicBool::new(false) };
+        let this = Self { library, context, live: Live::default(), gone: AtomicBool::new(false) };
         set_nonblocking(this.async_fd())?;
         Ok(this)
     }
@@ -52,6 +54,11 @@ impl RawContext {
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and its descriptor with it.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
+    }
+
+    /// How many objects of each kind it has.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.live.counters()
     }
 
     /// Whether the device is known to be gone.

@@ -1,3 +1,4 @@
+use super::live::Kind;
 use super::{RawChannel, RawContext};
 use ferroce_abi::inline;
 use ferroce_abi::types::{ibv_cq, ibv_wc};
@@ -42,7 +43,8 @@ impl RawCq {
         let on = channel.as_ref().map_or(null_mut(), |channel| channel.as_ptr());
         // SAFETY: context and channel belong together and are alive, and are held.
         let make = || unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
-        let cq = super::made(make).map_err(|number| context.error("making a completion queue", number))?;
+        let cq = super::made(&context, Kind::Cq, make)
+            .map_err(|number| context.error("making a completion queue", number))?;
         Ok(Self { context, _channel: channel, cq })
     }
 
@@ -106,6 +108,6 @@ impl Drop for RawCq {
         // SAFETY: queue pairs hold their completion queues, so none uses it any more. It waits until events that were read are
         // acknowledged, which whoever reads one does at once.
         let number = unsafe { (self.context.library.destroy_cq)(self.as_ptr()) };
-        super::destroyed(&self.context, "a completion queue", number);
+        super::destroyed(&self.context, Kind::Cq, number);
     }
 }

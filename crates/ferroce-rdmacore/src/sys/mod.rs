@@ -10,6 +10,7 @@ mod channel;
 mod context;
 mod cq;
 mod list;
+mod live;
 mod mr;
 mod pd;
 mod post;
@@ -28,26 +29,39 @@ pub(crate) use srq::RawSrq;
 
 use crate::errno;
 use ferroce_verbs::Error;
+use live::Kind;
 use std::ptr::NonNull;
 
-/// What a verb returns that makes something: an object, or null and `errno`.
-fn made<T>(verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, i32> {
+/// What a verb returns that makes something: an object, which counts from then on, or null and `errno`.
+fn made<T>(context: &RawContext, kind: Kind, verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, i32> {
     // SAFETY: `errno` is the thread's own.
     unsafe { *libc::__errno_location() = 0 };
-    NonNull::new(verb()).ok_or_else(errno::last)
+    let object = NonNull::new(verb()).ok_or_else(errno::last)?;
+    context.live.made(kind);
+    Ok(object)
 }
 
 /// The result of destroying something: nobody is there to hear of it.
-fn destroyed(context: &RawContext, what: &'static str, number: i32) -> bool {
-    if number == 0 {
-        return true;
-    }
-    match context.error(format!("destroying {what}"), errno::number(number)) {
+fn destroyed(context: &RawContext, kind: Kind, number: i32) -> bool {
+    match let_go(context, kind, number) {
+        Ok(()) => return true,
         // With the device the kernel's object goes, and all that is left is a little memory of the library's.
-        Error::Device(_) => tracing::debug!(what, "not destroyed: the device is gone"),
-        error => tracing::error!(%error, "the device may still use it"),
+        Err(Error::Device(_)) => tracing::debug!(what = kind.what(), "not destroyed: the device is gone"),
+        Err(error) => tracing::error!(%error, "the device may still use it"),
     }
     false
+}
+
+/// The same, for who wants to know. What could not be destroyed counts for as long as its device is there.
+fn let_go(context: &RawContext, kind: Kind, number: i32) -> Result<(), Error> {
+    let outcome = match number {
+        0 => Ok(()),
+        number => Err(context.error(format!("destroying {}", kind.what()), errno::number(number))),
+    };
+    if matches!(outcome, Ok(()) | Err(Error::Device(_))) {
+        context.live.gone(kind);
+    }
+    outcome
 }
 
 /// Makes a descriptor non-blocking.

@@ -1,4 +1,5 @@
 use super::RawPd;
+use super::live::Kind;
 use ferroce_abi::types::ibv_mr;
 use ferroce_verbs::{Error, Region, Result};
 use std::ptr::NonNull;
@@ -22,7 +23,7 @@ impl RawMr {
         // SAFETY: the domain is alive. The memory is allocated as long as `region` is, which is held until the device has let go of it;
         // the device reads and writes it as `Region` allows anybody to.
         let make = || unsafe { (pd.library().reg_mr)(pd.as_ptr(), start.cast(), region.len(), access as i32) };
-        let mr = super::made(make).map_err(|number| match number {
+        let mr = super::made(pd.context(), Kind::Mr, make).map_err(|number| match number {
             // Of a region that is borrowed.
             libc::EFAULT => Error::invalid("region", "its memory is not all mapped, or not writable"),
             number => pd.context().error(format!("registering {} bytes", region.len()), number),
@@ -50,7 +51,7 @@ impl Drop for RawMr {
         // SAFETY: it is registered, and is deregistered once. When this returns the device does not touch the memory any more, whatever
         // work requests still name the key.
         let number = unsafe { (self.pd.library().dereg_mr)(self.mr.as_ptr()) };
-        if !super::destroyed(self.pd.context(), "a memory region", number) {
+        if !super::destroyed(self.pd.context(), Kind::Mr, number) {
             // The device may still have it: better lost than overwritten.
             std::mem::forget(self.region.clone());
         }

@@ -1,4 +1,5 @@
 use super::RawContext;
+use super::live::Kind;
 use ferroce_abi::Library;
 use ferroce_abi::types::{ibv_ah, ibv_ah_attr, ibv_pd};
 use ferroce_verbs::{Error, Result};
@@ -20,7 +21,8 @@ impl RawPd {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
         let make = || unsafe { (context.library.alloc_pd)(context.as_ptr()) };
-        let pd = super::made(make).map_err(|number| context.error("making a protection domain", number))?;
+        let pd = super::made(&context, Kind::Pd, make)
+            .map_err(|number| context.error("making a protection domain", number))?;
         Ok(Self { context, pd })
     }
 
@@ -41,7 +43,7 @@ impl Drop for RawPd {
     fn drop(&mut self) {
         // SAFETY: all that was made in the domain holds it, so there is nothing left.
         let number = unsafe { (self.context.library.dealloc_pd)(self.as_ptr()) };
-        super::destroyed(&self.context, "a protection domain", number);
+        super::destroyed(&self.context, Kind::Pd, number);
     }
 }
 
@@ -61,7 +63,8 @@ impl RawAh {
     pub(crate) fn new(pd: Arc<RawPd>, mut attr: ibv_ah_attr) -> Result<Self> {
         // SAFETY: the domain is alive, and `attr` is only read.
         let make = || unsafe { (pd.library().create_ah)(pd.as_ptr(), &mut attr) };
-        let ah = super::made(make).map_err(|number| pd.context.error("making an address handle", number))?;
+        let ah = super::made(&pd.context, Kind::Ah, make)
+            .map_err(|number| pd.context.error("making an address handle", number))?;
         Ok(Self { pd, ah: Some(ah) })
     }
 
@@ -78,7 +81,7 @@ impl RawAh {
         let Some(ah) = self.ah.take() else { return Ok(()) };
         // SAFETY: work requests hold the address handles that they name, so none uses it; it is destroyed once.
         let number = unsafe { (self.pd.library().destroy_ah)(ah.as_ptr()) };
-        self.pd.context.check("destroying an address handle", number)
+        super::let_go(&self.pd.context, Kind::Ah, number)
     }
 }
 

@@ -1,3 +1,4 @@
+use super::live::Kind;
 use super::{RawContext, RawCq, RawPd, RawSrq};
 use crate::errno;
 use ferroce_abi::types::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
@@ -51,7 +52,8 @@ impl RawQp {
         };
         // SAFETY: the domain and the queues belong to one context and are alive, and are held; `init` is read and written by the call only.
         let make = || unsafe { (pd.library().create_qp)(pd.as_ptr(), &mut init) };
-        let qp = super::made(make).map_err(|number| pd.context().error("making a queue pair", number))?;
+        let qp = super::made(pd.context(), Kind::Qp, make)
+            .map_err(|number| pd.context().error("making a queue pair", number))?;
         // The library has put in what it really has.
         Ok(Self { pd, _send_cq: send_cq, _recv_cq: recv_cq, _srq: srq, qp, cap: init.cap })
     }
@@ -120,6 +122,6 @@ impl Drop for RawQp {
         // SAFETY: it is alive, and is destroyed once. It waits until events that were read are acknowledged, which whoever reads one does
         // at once.
         let number = unsafe { (self.pd.library().destroy_qp)(self.as_ptr()) };
-        super::destroyed(self.pd.context(), "a queue pair", number);
+        super::destroyed(self.pd.context(), Kind::Qp, number);
     }
 }

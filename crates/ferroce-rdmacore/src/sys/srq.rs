@@ -1,4 +1,5 @@
 use super::RawPd;
+use super::live::Kind;
 use ferroce_abi::types::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr, value};
 use ferroce_verbs::Result;
 use std::ptr::{NonNull, null_mut};
@@ -21,7 +22,8 @@ impl RawSrq {
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
         // SAFETY: the domain is alive, and `init` is read and written by the call only.
         let make = || unsafe { (pd.library().create_srq)(pd.as_ptr(), &mut init) };
-        let srq = super::made(make).map_err(|number| pd.context().error("making a shared receive queue", number))?;
+        let srq = super::made(pd.context(), Kind::Srq, make)
+            .map_err(|number| pd.context().error("making a shared receive queue", number))?;
         Ok(Self { pd, srq })
     }
 
@@ -59,6 +61,6 @@ impl Drop for RawSrq {
         // SAFETY: queue pairs hold their shared receive queue, so none uses it any more. It waits until events that were read are
         // acknowledged, which whoever reads one does at once.
         let number = unsafe { (self.pd.library().destroy_srq)(self.as_ptr()) };
-        super::destroyed(self.pd.context(), "a shared receive queue", number);
+        super::destroyed(self.pd.context(), Kind::Srq, number);
     }
 }

@@ -15,7 +15,9 @@ fn a_device_that_goes_is_told() {
     assert!(error.to_string().contains("the device is gone"), "{error}");
     assert!(matches!(qp.modify(&QpAttr::to(QpState::Err)), Err(Error::Device(_))));
     assert!(matches!(qp.query(), Err(Error::Device(_))));
-    drop((qp, cq, pd, context));
+    drop((qp, cq, pd));
+    assert_eq!(counted(&context), [], "with the device the kernel's objects went");
+    drop(context);
     assert!(fake::destroyed().is_empty());
 }
 
@@ -45,6 +47,7 @@ fn no_descriptor_is_left() {
     assert_eq!(fake::open_channels(), 1);
     drop(channel);
     assert_eq!(fake::open_channels(), 0);
+    assert_eq!(counted(&context), []);
 }
 
 /// `ENODEV` may be about an address, `EIO` about a command.

@@ -106,6 +106,52 @@ fn any_order_of_drops_destroys_children_first() {
     }
 }
 
+/// The objects that a context has, by kind and number; those that it has none of are left out.
+fn counted(context: &Context) -> Vec<(&'static str, u64)> {
+    let kinds = [
+        "protection_domains",
+        "address_handles",
+        "memory_regions",
+        "completion_queues",
+        "queue_pairs",
+        "shared_receive_queues",
+        "completion_channels",
+    ];
+    context.counters().into_iter().filter(|(name, count)| kinds.contains(name) && *count != 0).collect()
+}
+
+#[test]
+fn what_there_is_is_counted() {
+    let Bench { context, pd, cq, qp } = bench(QpType::Rc);
+    let srq = pd.create_srq(&SrqInitAttr { max_wr: 16, max_sge: 1 }).unwrap();
+    let mr = pd.alloc_mr(64, Access::ALL).unwrap();
+    let ahs = [pd.create_ah(&peer()).unwrap(), pd.create_ah(&peer()).unwrap()];
+    let all = [
+        ("protection_domains", 1),
+        ("address_handles", 2),
+        ("memory_regions", 1),
+        ("completion_queues", 1),
+        ("queue_pairs", 1),
+        ("shared_receive_queues", 1),
+    ];
+    assert_eq!(counted(&context), all);
+    // Another opening of the device has its own.
+    assert_eq!(counted(&fake::open()), []);
+    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+    drop((srq, mr, ahs, qp));
+    let draining = [("protection_domains", 1), ("completion_queues", 1), ("queue_pairs", 1)];
+    assert_eq!(counted(&context), draining, "what drains is there");
+    while !polled(&cq).is_empty() {}
+    fake::settle();
+    assert_eq!(counted(&context), [("protection_domains", 1), ("completion_queues", 1)]);
+    drop((pd, cq));
+    assert_eq!(counted(&context), []);
+    let channel = context.create_comp_channel().unwrap();
+    assert_eq!(counted(&context), [("completion_channels", 1)]);
+    drop(channel);
+    assert_eq!(counted(&context), []);
+}
+
 /// Nothing panics, and nothing is freed that the library may still use.
 #[test]
 fn what_cannot_be_destroyed_is_left_alone() {
@@ -114,7 +160,10 @@ fn what_cannot_be_destroyed_is_left_alone() {
     fake::fail_to_destroy(libc::EIO);
     drop(ah);
     assert_eq!(context.ops().base().ah_destroy_failures(), 1);
-    drop((qp, cq, pd, context));
+    drop((qp, cq, pd));
+    let left = ["protection_domains", "address_handles", "completion_queues", "queue_pairs"].map(|kind| (kind, 1));
+    assert_eq!(counted(&context), left, "it is there as far as one knows");
+    drop(context);
     assert!(fake::live().contains(&"qp"));
 }
 

@@ -191,7 +191,14 @@ impl AhCache {
             let weak: Weak<dyn AddressWatcher> = Arc::downgrade(&(this.clone() as Arc<dyn AddressWatcher>));
             match context.ops().watch_addresses(weak) {
                 Ok(()) => watcher = Some(this),
-                Err(error) => tracing::debug!(%error, "nobody tells the address-handle cache what changes"),
+                // Some devices never do.
+                Err(error @ Error::Unsupported { .. }) => {
+                    tracing::debug!(%error, "nobody tells the address-handle cache what changes");
+                }
+                Err(error) => tracing::warn!(
+                    %error,
+                    "nobody tells the address-handle cache what changes: an address handle may be stale until it expires"
+                ),
             }
         }
         Ok(Self(Arc::new(CacheOwner { core, watcher })))

@@ -4,12 +4,25 @@ use serde_json::Value;
 
 use super::{Against, Bar, Group, Setting};
 use crate::bench::bed;
-use crate::bench::ours::Programs;
 use crate::error::Error;
 
-/// The groups that need the test bed; the second needs librdmacm's headers, too.
-pub(in crate::bench) const BED: &str = "connect-bed";
-pub(in crate::bench) const STORM_BED: [&str; 3] = ["storm-bed", "storm-bed-slow-nic", "storm-bed-slow-nic-10"];
+/// The groups that need the test bed.
+pub(in crate::bench) const BED: &[&str] = &[
+    CONNECT_BED,
+    STORM_BED,
+    STORM_BED_SETUP,
+    STORM_BED_SLOW,
+    STORM_BED_SLOW_SETUP,
+    STORM_BED_SLOWER,
+    STORM_BED_SLOWER_SETUP,
+];
+const CONNECT_BED: &str = "connect-bed";
+const STORM_BED: &str = "storm-bed";
+const STORM_BED_SETUP: &str = "storm-bed-setup";
+const STORM_BED_SLOW: &str = "storm-bed-slow-nic";
+const STORM_BED_SLOW_SETUP: &str = "storm-bed-slow-nic-setup";
+const STORM_BED_SLOWER: &str = "storm-bed-slow-nic-10";
+const STORM_BED_SLOWER_SETUP: &str = "storm-bed-slow-nic-10-setup";
 
 /// What a storm in the bed does with the NIC, and by how much longer that takes.
 const NO_NIC: (&str, u32) = ("none", 1);
@@ -55,14 +68,22 @@ fn held(setting: &Setting, open: &str) -> Result<f64, Error> {
     storm(setting, 20_000.0, &["--io-threads", "2", "--hold", open], processor_us)
 }
 
-/// Connections per second of one contender of `vm/storm.sh`; all are measured in one boot.
-fn rate_in_bed(setting: &Setting, nic: (&str, u32), contender: &str) -> Result<f64, Error> {
-    let Programs { root, storm_rdmacm, .. } = &setting.programs;
+/// A figure of one contender of `vm/storm.sh`; all of all contenders are measured in one boot.
+fn in_bed(setting: &Setting, nic: (&str, u32), contender: &str, figure: &str) -> Result<f64, Error> {
     let connections = setting.times(1000.0);
-    let run = || bed::storm(root, storm_rdmacm, nic, &connections);
+    let run = || bed::storm(&setting.programs.root, nic, &connections);
     setting.once(format!("vm/storm.sh {nic:?}"), run, |results| {
-        results.as_array()?.iter().find(|it| it["contender"] == contender)?["rate_per_s"].as_f64()
+        results.as_array()?.iter().find(|it| it["contender"] == contender)?[figure].as_f64()
     })
+}
+
+/// Connections per second.
+fn rate_in_bed(setting: &Setting, nic: (&str, u32), contender: &str) -> Result<f64, Error> {
+    in_bed(setting, nic, contender, "rate_per_s")
+}
+
+fn setup_in_bed(setting: &Setting, nic: (&str, u32), contender: &str) -> Result<f64, Error> {
+    in_bed(setting, nic, contender, "setup_mean_us")
 }
 
 const DEFERRED: &str = "librdmacm, the event thread closes";
@@ -162,7 +183,7 @@ pub(super) const GROUPS: &[Group] = &[
         }],
     },
     Group {
-        name: BED,
+        name: CONNECT_BED,
         what: "all steps of one of 1000 connections within one host, in the emulated machine of the test bed",
         unit: "µs",
         ours: |setting| bed::us_per_connection(&setting.programs.root, "ferroce"),
@@ -180,7 +201,7 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
-        name: STORM_BED[0],
+        name: STORM_BED,
         what: "connections that 8 IO threads close, over the kernel's connection manager and Soft-RoCE, in one boot of the test bed",
         unit: "/s",
         ours: |setting| rate_in_bed(setting, NO_NIC, "ferroce"),
@@ -198,7 +219,7 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
-        name: STORM_BED[1],
+        name: STORM_BED_SLOW,
         what: "the same where the calls of a queue pair take as long as public reports say of NICs (modelled, alike for all)",
         unit: "/s",
         ours: |setting| rate_in_bed(setting, SLOW_NIC, "ferroce"),
@@ -216,7 +237,7 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
-        name: STORM_BED[2],
+        name: STORM_BED_SLOWER,
         what: "the same where they take ten times as long: the emulated processor is that much slower than this one, or more, and hides a NIC \
                that is not",
         unit: "/s",
@@ -231,6 +252,60 @@ pub(super) const GROUPS: &[Group] = &[
                 name: CHANNEL_LOCK,
                 bar: Some(Bar::AtLeast(1.5)),
                 run: |setting| rate_in_bed(setting, SLOWER_NIC, "librdmacm channel-lock"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED_SETUP,
+        what: "mean setup of a connection of `storm-bed`",
+        unit: "µs",
+        ours: |setting| setup_in_bed(setting, NO_NIC, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: None,
+                run: |setting| setup_in_bed(setting, NO_NIC, "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: None,
+                run: |setting| setup_in_bed(setting, NO_NIC, "librdmacm channel-lock"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED_SLOW_SETUP,
+        what: "mean setup of one of `storm-bed-slow-nic`",
+        unit: "µs",
+        ours: |setting| setup_in_bed(setting, SLOW_NIC, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: None,
+                run: |setting| setup_in_bed(setting, SLOW_NIC, "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: None,
+                run: |setting| setup_in_bed(setting, SLOW_NIC, "librdmacm channel-lock"),
+            },
+        ],
+    },
+    Group {
+        name: STORM_BED_SLOWER_SETUP,
+        what: "mean setup of one of `storm-bed-slow-nic-10`",
+        unit: "µs",
+        ours: |setting| setup_in_bed(setting, SLOWER_NIC, "ferroce"),
+        against: &[
+            Against::Peer {
+                name: DEFERRED,
+                bar: None,
+                run: |setting| setup_in_bed(setting, SLOWER_NIC, "librdmacm deferred"),
+            },
+            Against::Peer {
+                name: CHANNEL_LOCK,
+                bar: None,
+                run: |setting| setup_in_bed(setting, SLOWER_NIC, "librdmacm channel-lock"),
             },
         ],
     },

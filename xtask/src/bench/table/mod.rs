@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::ours::{self, Programs};
 use crate::error::Error;
 
-pub(super) use connections::{BED, STORM_BED};
+pub(super) use connections::BED;
 
 /// What the run of a contender may use.
 pub(super) struct Setting {

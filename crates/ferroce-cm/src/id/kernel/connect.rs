@@ -46,6 +46,7 @@ impl Id {
             .set_kernel_options(manager, &id)
             .and_then(|()| manager.device().connect(id.number(), &request).map_err(refused("connecting")));
         asked.inspect_err(|_| {
+            manager.clear_deadline(id.uid());
             let mut state = core.state.lock();
             if state.phase == Phase::Connecting {
                 state.phase = Phase::RouteResolved;

@@ -147,7 +147,7 @@ impl IdCore {
         drop(place);
         let kernel_id = child.core().state.lock().kernel.id.clone()?;
         let found = super::resolve::addresses(manager, &kernel_id, NOWHERE);
-        let Ok(found) = found.inspect_err(|error| tracing::debug!(%error, "a request is rejected")) else {
+        let Ok(found) = found.inspect_err(|error| manager.cannot_take(error)) else {
             // With the child goes the request.
             return None;
         };

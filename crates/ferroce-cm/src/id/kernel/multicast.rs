@@ -79,7 +79,9 @@ impl Id {
             state.kernel.groups.push(Group { addr: group, uid: 0, membership, kernel: None, attached: None });
             id
         };
+        let mut own = 0;
         let entered = |uid| {
+            own = uid;
             if let Some(member) = core.state.lock().kernel.groups.iter_mut().find(|member| member.addr == group) {
                 member.uid = uid;
             }
@@ -87,17 +89,18 @@ impl Id {
         let send_only = membership == Membership::SendOnly;
         let joined = manager.join((Arc::downgrade(core), &id), group, send_only, entered);
         let mut state = core.state.lock();
-        let at = state.kernel.groups.iter().position(|member| member.addr == group);
+        // By its uid: one that has failed already is gone, and another thread may have begun anew.
+        let at = state.kernel.groups.iter().position(|member| member.uid == own);
         match (joined, at) {
             (Ok(joined), Some(at)) => {
                 state.kernel.groups[at].kernel = Some(joined);
                 Ok(())
             }
-            // Destroyed meanwhile, or left.
             (joined, None) => {
                 drop(state);
                 drop(joined);
-                Err(Error::Destroyed)
+                // Destroyed meanwhile; or a reader has delivered already that it failed.
+                if core.is_destroyed() { Err(Error::Destroyed) } else { Ok(()) }
             }
             (Err(error), Some(at)) => {
                 state.kernel.groups.remove(at);
@@ -152,6 +155,11 @@ impl IdCore {
             let mut state = self.state.lock();
             let at = of_event(&state.kernel.groups);
             match (outcome, at) {
+                (Ok(()), Some(_)) if state.qp.as_ref() != Some(&attached.qp) => {
+                    drop(state);
+                    // The id has lost it meanwhile, and whoever took it did not find it in the group.
+                    attached.detach();
+                }
                 (Ok(()), Some(at)) => state.kernel.groups[at].attached = Some(attached),
                 (Ok(()), None) => {
                     drop(state);

@@ -31,17 +31,30 @@ struct State {
     refuses: bool,
     /// The peer says nothing.
     is_silent: bool,
+    /// Nobody can be asked.
+    is_full: bool,
     /// Addresses are those of another device.
     is_elsewhere: bool,
     /// Events cannot be read.
     is_unreadable: bool,
     /// What the peer was told, in order.
     told: Vec<Told>,
+    /// Memberships of groups.
+    memberships: BTreeMap<u32, Membership>,
+    /// Groups cannot be joined, as turns out later.
+    has_no_groups: bool,
+}
+
+struct Membership {
+    id: u32,
+    reported: u32,
 }
 
 struct Queued {
     /// The id that it is counted for.
     of: u32,
+    /// And the membership.
+    member: Option<u32>,
     event: CmEvent,
 }
 
@@ -83,6 +96,10 @@ impl Kernel {
         self.state().refuses = true;
     }
 
+    pub(super) fn take_no_requests(&self) {
+        self.state().is_full = true;
+    }
+
     pub(super) fn keep_silent(&self) {
         self.state().is_silent = true;
     }
@@ -93,6 +110,15 @@ impl Kernel {
 
     pub(super) fn be_unreadable(&self, unreadable: bool) {
         self.state().is_unreadable = unreadable;
+    }
+
+    pub(super) fn have_no_groups(&self) {
+        self.state().has_no_groups = true;
+    }
+
+    /// Memberships that there are.
+    pub(super) fn memberships(&self) -> usize {
+        self.state().memberships.len()
     }
 
     /// Ids that there are.
@@ -111,7 +137,11 @@ impl Kernel {
             state.ids.iter().find(|(_, id)| id.stage == Stage::Listening).map(|(number, id)| (*number, id.uid));
         let Some((listener, uid)) = listener else { return false };
         let number = state.enter(0, Stage::Requested);
-        state.queue.push_back(Queued { of: listener, event: event_of(uid, number, event::CONNECT_REQUEST) });
+        state.queue.push_back(Queued {
+            of: listener,
+            member: None,
+            event: event_of(uid, number, event::CONNECT_REQUEST),
+        });
         true
     }
 
@@ -162,7 +192,7 @@ impl State {
     fn say(&mut self, number: u32, uid: u64, event: u32) {
         // Of an id without uid the kernel says nothing.
         if uid != 0 {
-            self.queue.push_back(Queued { of: number, event: event_of(uid, number, event) });
+            self.queue.push_back(Queued { of: number, member: None, event: event_of(uid, number, event) });
         }
     }
 
@@ -231,6 +261,9 @@ impl RdmaCm for Kernel {
     }
     fn connect(&self, id: u32, _: &ConnParam) -> io::Result<()> {
         let mut state = self.pass();
+        if state.is_full {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let (refuses, is_silent) = (state.refuses, state.is_silent);
         let found = state.id(id, &[Stage::Routed]);
         found.stage = if refuses { Stage::Over } else { Stage::Asked };
@@ -304,11 +337,27 @@ impl RdmaCm for Kernel {
         self.pass().id(id, &[Stage::Connected, Stage::Granted]);
         Err(io::Error::from_raw_os_error(106))
     }
-    fn join_multicast(&self, _: u32, _: u64, _: IpAddr, _: bool) -> io::Result<u32> {
-        unreachable!("there are no datagrams")
+    fn join_multicast(&self, id: u32, uid: u64, _: IpAddr, _: bool) -> io::Result<u32> {
+        let number = {
+            let mut state = self.pass();
+            state.id(id, &[Stage::Bound]);
+            let number = (0..).find(|number| !state.memberships.contains_key(number)).unwrap();
+            state.memberships.insert(number, Membership { id, reported: 0 });
+            let said = if state.has_no_groups { event::MULTICAST_ERROR } else { event::MULTICAST_JOIN };
+            let event = event_of(uid, id, said);
+            state.queue.push_back(Queued { of: id, member: Some(number), event });
+            number
+        };
+        // The event may be read before the command returns.
+        drop(self.pass());
+        Ok(number)
     }
-    fn leave_multicast(&self, _: u32) -> io::Result<u32> {
-        unreachable!("there are no datagrams")
+    fn leave_multicast(&self, number: u32) -> io::Result<u32> {
+        let mut state = self.pass();
+        let member = state.memberships.remove(&number).unwrap_or_else(|| panic!("there is no membership {number}"));
+        assert!(state.ids.contains_key(&member.id), "it went with its id");
+        state.queue.retain(|queued| queued.member != Some(number));
+        Ok(member.reported)
     }
     fn next_event(&self) -> io::Result<Option<CmEvent>> {
         let mut state = self.pass();
@@ -318,6 +367,10 @@ impl RdmaCm for Kernel {
         let Some(queued) = state.queue.pop_front() else { return Ok(None) };
         let id = state.ids.get_mut(&queued.of).expect("its events went with it");
         id.reported += 1;
+        if let Some(number) = queued.member {
+            state.memberships.get_mut(&number).expect("its events went with it").reported += 1;
+        }
+        let id = state.ids.get_mut(&queued.of).expect("it is there");
         if queued.event.event == event::ESTABLISHED && id.stage == Stage::Granted {
             id.stage = Stage::Connected;
         }

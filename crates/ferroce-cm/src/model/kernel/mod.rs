@@ -1,6 +1,7 @@
 //! The same, where the kernel manages connections: its thread reads events while others do what they like.
 
 mod device;
+mod multicast;
 
 use super::device::{Answer, HERE, Host, THERE};
 use super::search::{exhaust, sample};
@@ -351,6 +352,21 @@ fn a_full_backlog_is_answered() {
         assert!(matches!(world.event(), EventKind::ConnectRequest { .. }));
         assert!(matches!(world.event(), EventKind::ConnectRequest { .. }));
         drop((id, listener));
+        world.finish();
+    });
+}
+
+/// What could not be asked is not waited for.
+#[test]
+fn an_attempt_that_fails_at_once_leaves_no_deadline() {
+    sample(2, || {
+        let world = World::new();
+        let id = world.resolved();
+        world.kernel.take_no_requests();
+        assert!(id.connect(&ConnParam::default()).is_err());
+        assert_eq!(id.phase(), Phase::RouteResolved);
+        assert_eq!(world.manager.turn().unwrap().wake_at, None, "the thread waits for a deadline");
+        drop(id);
         world.finish();
     });
 }

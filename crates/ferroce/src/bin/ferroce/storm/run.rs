@@ -7,7 +7,7 @@ use super::kills::{Kills, first_addr};
 use super::plan::{Nic, Plan};
 use super::result::{Document, EndReport, Measured, Run, Tcp, TcpRun};
 use super::server::Server;
-use super::side::{DRAIN, Side};
+use super::side::Side;
 use super::target::Target;
 use super::{HostPort, SERVER, StormArgs};
 use crate::failure::{Failure, Result};
@@ -122,11 +122,11 @@ pub(super) fn prepare(control: &Control, plan: &Plan, tcp: bool) -> Result<Vec<S
     }
 }
 
-/// Has the server end the run and calls `meanwhile`; returns what both saw.
-fn finish<T>(control: &Control, meanwhile: impl FnOnce() -> T) -> (Result<EndReport>, T) {
+/// Has the server end the run, which may take `limit`, and calls `meanwhile`; returns what both saw.
+fn finish<T>(control: &Control, limit: Duration, meanwhile: impl FnOnce() -> T) -> (Result<EndReport>, T) {
     let sent = control.send(&Message::Finish);
     let own = meanwhile();
-    let report = sent.and_then(|()| match control.expect_after("report", DRAIN)? {
+    let report = sent.and_then(|()| match control.expect_after("report", limit)? {
         Message::Finished { report } => Ok(report),
         other => Err(unexpected(&other)),
     });
@@ -196,7 +196,8 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
         }
         let cpu = cpu_us() - cpu;
         client.let_go();
-        let (server, leaked) = servers.with_control(|control| finish(control, || client.side.drain()));
+        let (server, leaked) =
+            servers.with_control(|control| finish(control, client.side.drain_limit(), || client.side.drain()));
         client.timer.stop();
         client.side.stop();
         (server, leaked, cpu)
@@ -236,7 +237,7 @@ fn churn(args: &StormArgs, plan: &Plan, control: &Control) -> Result<TcpRun> {
         client.ends.stop();
         cpu_us() - cpu
     });
-    let (server, ()) = finish(control, || {});
+    let (server, ()) = finish(control, Duration::ZERO, || {});
     let (score, ends) = (&client.score, &client.ends);
     let measured = Measured {
         link: plan.link,

@@ -137,6 +137,10 @@ impl End for Server {
             EventKind::Disconnected(_) | EventKind::Rejected { .. } => {
                 self.side.lane(&conn).inbox.push(Work::Ended(conn));
             }
+            // It has cancelled it, and word of that was lost.
+            EventKind::Unreachable { .. } if self.side.plan.cancel != 0 => {
+                self.side.lane(&conn).inbox.push(Work::Ended(conn));
+            }
             EventKind::TimewaitExit => {}
             other => self.fail(&conn, format!("{other:?}")),
         }

@@ -21,7 +21,10 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 /// How long what was closed may take to be gone: peers are asked for ten seconds, and what they answered is remembered for one.
-pub(super) const DRAIN: Duration = Duration::from_secs(20);
+const DRAIN: Duration = Duration::from_secs(20);
+/// The same where the kernel manages connections. Its answer to a request that was taken back is answered by nobody if the word of that came
+/// before the request itself, which two of its threads may have handled; it says so again fifteen times, every 4.6 s.
+const KERNEL_DRAIN: Duration = Duration::from_secs(90);
 /// How long the device may take to let go of what nobody holds.
 const RELEASE: Duration = Duration::from_secs(2);
 
@@ -148,9 +151,14 @@ impl Side {
         end.destroyed(conn);
     }
 
+    /// How long [`Self::drain`] may take.
+    pub(super) fn drain_limit(&self) -> Duration {
+        if self.context.gsi().is_none() { KERNEL_DRAIN } else { DRAIN }
+    }
+
     /// Waits until all that was closed is gone; returns what is left of ids, connections and events then.
     pub(super) fn drain(&self) -> Leaked {
-        let deadline = Instant::now() + DRAIN;
+        let deadline = Instant::now() + self.drain_limit();
         loop {
             let usage = self.cm.usage();
             let left = Leaked {
