@@ -73,8 +73,8 @@ impl Initiator {
 
     /// When a sign of life is to be asked for. Not while data waits for an acknowledgement: that is one.
     pub(super) fn probe_at(&self, life: &Life, config: &Config) -> Option<Nanos> {
-        let period = config.keepalive.filter(|_| self.tx.is_empty())?;
-        Some(life.next_probe(period.as_nanos() as Nanos, config))
+        let period = config.keepalive.map(|period| period.as_nanos() as Nanos);
+        self.tx.is_empty().then(|| life.next_probe(period, config))?
     }
 
     /// Why it ends, with what is known.

@@ -386,7 +386,7 @@ impl Interface {
                 over.then_some(Cause::PeerTimeout)
             }
             Role::Acceptor(acceptor) => {
-                if acceptor.half_open.is_none() && acceptor.probe_at(life, config) <= now {
+                if past(acceptor.probe_at(life, config)) {
                     life.ask(now);
                 }
                 let over = past(acceptor.half_open.map(|retry| retry.deadline)) || past(life.given_up(config));
