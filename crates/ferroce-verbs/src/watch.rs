@@ -6,7 +6,8 @@ use std::net::IpAddr;
 pub struct LinkLayer {
     /// The kernel's index of the network device that they leave by.
     pub ifindex: u32,
-    /// The neighbour that they go to: the peer itself, or a router.
+    /// The neighbour that they go to: the peer itself, or a router. The unspecified address if the device could not find out which:
+    /// then it may be any.
     pub next_hop: IpAddr,
     /// The neighbour's MAC, as resolved when the handle was made; `None` if the device leaves it to the kernel to find one
     /// for each packet.
@@ -35,10 +36,17 @@ pub enum AddressChange {
         /// The GID that came, went or is there.
         gid: Gid,
     },
-    /// A port went down or came up.
+    /// A port went down or came up, or something else about all that it sends is different.
     Port {
         /// The port, from 1.
         port: u8,
+    },
+    /// The way to the addresses of a prefix is another: by another router, another network device, or none.
+    Route {
+        /// The addresses that begin like this one.
+        prefix: IpAddr,
+        /// How many bits of it count.
+        prefix_len: u8,
     },
     /// Changes were missed, as there were too many at once: anything may be different.
     Unknown,
