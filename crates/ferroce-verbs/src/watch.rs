@@ -1,17 +1,29 @@
 use crate::Gid;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// What an address handle's packets have on the link layer (Ethernet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkLayer {
     /// The kernel's index of the network device that they leave by.
     pub ifindex: u32,
-    /// The neighbour that they go to: the peer itself, or a router. The unspecified address if the device could not find out which:
-    /// then it may be any.
+    /// The neighbour that they go to: the peer itself, or a router. Of [`Self::UNKNOWN`] the
+    /// unspecified address.
     pub next_hop: IpAddr,
     /// The neighbour's MAC, as resolved when the handle was made; `None` if the device leaves it to the kernel to find one
     /// for each packet.
     pub mac: Option<[u8; 6]>,
+}
+
+impl LinkLayer {
+    /// Where the device could not find out how its packets leave, although they leave by Ethernet: whatever neighbour changes may be
+    /// the one that they go to.
+    pub const UNKNOWN: Self = Self { ifindex: 0, next_hop: IpAddr::V4(Ipv4Addr::UNSPECIFIED), mac: None };
+
+    /// Whether it is [`Self::UNKNOWN`].
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.next_hop.is_unspecified()
+    }
 }
 
 /// Something changed that resolved addresses depend on.

@@ -78,7 +78,7 @@ impl Neighbours {
         let Some(link) = link else { return false };
         let mut state = self.0.lock();
         let neighbour = (link.ifindex, link.next_hop);
-        if link.next_hop.is_unspecified() {
+        if link.is_unknown() {
             state.is_one_unknown = true;
             return state.count > since.0;
         }
@@ -178,10 +178,12 @@ mod tests {
     fn an_unknown_way_is_anybodys() {
         sample(2, || {
             let (it, key) = &new();
-            let unknown = LinkLayer { ifindex: 0, next_hop: Ipv4Addr::UNSPECIFIED.into(), mac: None };
             let since = it.now();
             assert!(!it.note(1, ip(5), A));
-            assert!(it.overtook(since, key, Some(&unknown)) && !it.overtook(it.now(), key, Some(&unknown)));
+            assert!(
+                it.overtook(since, key, Some(&LinkLayer::UNKNOWN))
+                    && !it.overtook(it.now(), key, Some(&LinkLayer::UNKNOWN))
+            );
             assert!(it.note(1, ip(5), A));
         });
     }

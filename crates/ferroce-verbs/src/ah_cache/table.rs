@@ -487,7 +487,7 @@ fn concerns(change: &AddressChange, key: &Key, link: Option<&LinkLayer>) -> bool
     match *change {
         AddressChange::Neighbour { ifindex, ip, mac } => {
             let is_it = |link: &LinkLayer| link.ifindex == ifindex && link.next_hop == ip && link.mac != mac;
-            link.is_some_and(|link| link.next_hop.is_unspecified() || is_it(link))
+            link.is_some_and(|link| link.is_unknown() || is_it(link))
         }
         // A GID that is local or no longer so is reached another way.
         AddressChange::Gid { port, index, gid } => {

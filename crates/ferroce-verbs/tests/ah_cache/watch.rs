@@ -1,6 +1,6 @@
 use crate::device::{IFINDEX, MAC_A, MAC_B, Mac, peer, to};
 use crate::{World, ttl};
-use ferroce_verbs::{AddressChange, AhAttr, AhCacheConfig, Gid, GlobalRoute, Ttl};
+use ferroce_verbs::{AddressChange, AhAttr, AhCacheConfig, Gid, GlobalRoute, LinkLayer, Ttl};
 use std::net::IpAddr;
 
 fn mac(world: &World, n: u32) -> Mac {
@@ -105,9 +105,9 @@ fn t20_whoever_is_behind_a_router_goes_with_it() {
 fn t20_who_goes_by_an_unknown_neighbour_goes_with_any() {
     let world = World::new(AhCacheConfig::default());
     world.device.set_mac(peer(1), MAC_A);
-    world.device.set_router("0.0.0.0".parse().unwrap());
+    world.device.set_router(LinkLayer::UNKNOWN.next_hop);
     let (known, unknown) = (world.cache.get(&world.pd, &to(1)).unwrap(), world.cache.get(&world.pd, &to(2)).unwrap());
-    assert!(unknown.link_layer().unwrap().next_hop.is_unspecified());
+    assert!(unknown.link_layer().unwrap().is_unknown());
     world.device.move_to(peer(77), MAC_B);
     assert!(known.is_cached() && !unknown.is_cached());
 }
