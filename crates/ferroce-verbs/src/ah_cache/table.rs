@@ -220,6 +220,12 @@ impl Core {
         }
     }
 
+    /// Entries and resolutions that there is no room for others for.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
     /// An entry is not in the table any more.
     fn give_room(&self, entries: usize) {
         if self.shared.config.capacity.is_some() {
