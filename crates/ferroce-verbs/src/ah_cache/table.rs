@@ -11,12 +11,12 @@ use super::neighbours::{Moment, Neighbours};
 use super::{AhCacheOptions, AhResolver, CloseReport, parked};
 use crate::sync::Hashing;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{AddressChange, Ah, AhAttr, LinkLayer, Pd, Result};
 use hashbrown::{HashMap, HashTable};
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Shards: many more than threads that look at one time.
 #[cfg(not(test))]
