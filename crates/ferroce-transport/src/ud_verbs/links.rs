@@ -1,7 +1,6 @@
 //! Address handles: one leased by each endpoint for as long as it exists, lingering included.
 
 use crate::ud::{EndpointId, PeerAddress};
-use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -113,15 +112,8 @@ pub(super) enum Route {
     Ready(AhLease, Vec<u8>),
     /// It waits, or was dropped.
     Later,
-    /// It was dropped: there is no room for an address handle at the moment.
-    NoRoom(AhError),
-    /// There is no way.
+    /// It was dropped: there is no way, or no room for an address handle at the moment.
     None(AhError),
-}
-
-/// That something has run out may be over when the protocol sends again; what is wrong or unreachable stays so.
-fn no_way(error: AhError) -> Route {
-    if error.cause() == ResolveCause::NoResources { Route::NoRoom(error) } else { Route::None(error) }
 }
 
 impl Links {
@@ -185,7 +177,7 @@ impl Links {
                     }
                     Route::Later
                 }
-                Err(error) => no_way(error),
+                Err(error) => Route::None(error),
             };
         };
         if let Some(known) = self.links.get_mut(&id) {
@@ -216,7 +208,7 @@ impl Links {
                 self.pending.push(id);
                 Route::Later
             }
-            Err(error) => no_way(error),
+            Err(error) => Route::None(error),
         }
     }
 
@@ -252,11 +244,7 @@ impl Links {
                 }
                 Some(Err(error)) => {
                     links.remove(id);
-                    match no_way(error) {
-                        Route::None(error) => found(Some(*id), to, Err(error)),
-                        Route::NoRoom(error) => found(None, to, Err(error)),
-                        Route::Ready(..) | Route::Later => {}
-                    }
+                    found(Some(*id), to, Err(error));
                     false
                 }
             }

@@ -305,7 +305,8 @@ impl UdVerbs {
         }
     }
 
-    /// Why the last address could not be resolved, if one could not.
+    /// Why the last address could not be resolved, if one could not, of whatever endpoint. What concerns one is in its
+    /// [`Evidence`](crate::ud::Evidence).
     pub fn last_resolution_error(&self) -> Option<AhError> {
         self.0.state.lock().no_way.clone()
     }
@@ -417,10 +418,10 @@ impl State {
         links.settle(|id, to, outcome| match outcome {
             Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
             Err(error) => {
-                *no_way = Some(error);
                 if let Some(id) = id {
-                    protocol.unreachable(now, id);
+                    protocol.unresolved(now, id, error.cause());
                 }
+                *no_way = Some(error);
             }
         });
     }
@@ -472,12 +473,11 @@ impl State {
             match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
-                Route::NoRoom(error) => self.no_way = Some(error),
                 Route::None(error) => {
-                    self.no_way = Some(error);
                     if let Some(id) = transmit.endpoint {
-                        self.protocol.unreachable(now, id);
+                        self.protocol.unresolved(now, id, error.cause());
                     }
+                    self.no_way = Some(error);
                 }
             }
         }

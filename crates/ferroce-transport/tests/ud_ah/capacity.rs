@@ -1,5 +1,6 @@
 use crate::world::{SECOND, World, ttl};
 use ferroce_transport::ud::Cause;
+use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhCacheConfig, AhError, Ttl};
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ fn t15_one_more_peer_than_there_is_room_for() {
     // All are held for good: it fails in time.
     let never = world.connect(0, 2);
     world.run(31 * SECOND);
-    assert_eq!(never.failure().unwrap().cause, Cause::ConnectTimeout);
+    let failure = never.failure().unwrap();
+    assert_eq!((failure.cause, failure.evidence.resolution), (Cause::ConnectTimeout, Some(ResolveCause::NoResources)));
     assert!(first.failure().is_none() && third.failure().is_none() && late.failure().is_none());
     drop((first, third, late, never));
     world.ends();
