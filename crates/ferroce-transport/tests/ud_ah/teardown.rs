@@ -63,6 +63,9 @@ fn report_8151_a_canceled_endpoint_says_that_it_closes() {
     let world = World::new(2, ttl(Ttl::Infinite));
     let endpoint = world.connect(0, 1);
     world.exchange(&endpoint, 1, 1);
+    // Nothing is on its way that would find nobody.
+    world.until("quiet", || endpoint.flush().unwrap());
+    world.run(SECOND);
     assert_eq!(world.hosts[1].interface.counters().endpoints, 1);
     let begin = world.network.now();
     let canceled = Endpoint::flush(&endpoint, FlushKind::Cancel, None);
