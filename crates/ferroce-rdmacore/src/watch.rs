@@ -104,7 +104,7 @@ impl Thread {
             match self.context.next_async_event(|event| event) {
                 Ok(None) => return true,
                 Ok(Some(RawEvent::Port(value::IBV_EVENT_GID_CHANGE, port))) => self.gids(port),
-                Ok(Some(RawEvent::Port(value::IBV_EVENT_PORT_ACTIVE | value::IBV_EVENT_PORT_ERR, port))) => {
+                Ok(Some(RawEvent::Port(kind, port))) if is_about_addresses(kind) => {
                     self.tell(&AddressChange::Port { port });
                 }
                 Ok(Some(RawEvent::Device(_))) | Err(_) => return false,
@@ -123,6 +123,20 @@ impl Thread {
             self.tell(&AddressChange::Gid { port, index, gid });
         }
     }
+}
+
+/// Whether an event of a port says that what was resolved for it may be different: paths on InfiniBand depend on LIDs, partitions and the
+/// subnet manager, who asks for everything to be registered anew when it is not sure what the others know.
+fn is_about_addresses(event: u32) -> bool {
+    matches!(
+        event,
+        value::IBV_EVENT_PORT_ACTIVE
+            | value::IBV_EVENT_PORT_ERR
+            | value::IBV_EVENT_LID_CHANGE
+            | value::IBV_EVENT_PKEY_CHANGE
+            | value::IBV_EVENT_SM_CHANGE
+            | value::IBV_EVENT_CLIENT_REREGISTER
+    )
 }
 
 /// The entries that came, went, or are different.
@@ -147,6 +161,14 @@ mod tests {
     fn entry(index: u32, last: u8, mtu: Mtu) -> GidEntry {
         let gid = Gid::from(Ipv4Addr::new(10, 0, 0, last));
         GidEntry { index, gid, netdev: "eth0".into(), ifindex: 2, mtu, loopback: false }
+    }
+
+    /// Of IBTA's events, by the numbers of `infiniband/verbs.h`: the port's going and coming, its LID, its partitions, the subnet manager,
+    /// and that everything is to be registered anew. GIDs are looked at one by one.
+    #[test]
+    fn events_about_a_port_concern_what_it_sends() {
+        let concerning: Vec<u32> = (0..32).filter(|event| is_about_addresses(*event)).collect();
+        assert_eq!(concerning, [9, 10, 11, 12, 13, 17]);
     }
 
     #[test]

@@ -232,6 +232,28 @@ fn t20_local_addresses_that_change_invalidate_what_uses_them() {
     wait_for("the invalidation", || !stays.is_cached());
 }
 
+/// A router that is replaced by another stays where it is, and has the MAC that it had: only the route says that the way is another.
+#[test]
+fn t20_a_route_that_changes_invalidates_what_it_leads_to() {
+    let world = World::new(true);
+    let next_hop = |lease: &ferroce_verbs::AhLease| lease.link_layer().unwrap().next_hop;
+    let to = |ip: [u8; 4]| {
+        let (cache, here) = (world.cache.clone(), world.here.clone());
+        world.a.run(move || cache.get(&here.pd, &here.to(ip.into())).unwrap())
+    };
+    world.a.ip("route add 10.20.0.0/24 via 10.9.0.2");
+    world.a.ip("route add 10.20.1.0/24 via 10.9.0.2");
+    let (goes, other, near) = (to([10, 20, 0, 1]), to([10, 20, 1, 1]), world.get());
+    assert_eq!(next_hop(&goes), THERE);
+    world.a.ip("route replace 10.20.0.0/24 via 10.9.0.7");
+    wait_for("the invalidation", || !goes.is_cached());
+    assert_eq!(next_hop(&to([10, 20, 0, 1])), Ipv4Addr::new(10, 9, 0, 7));
+    assert!(other.is_cached() && near.is_cached(), "they go where they went");
+    // A rule may lead anywhere.
+    world.a.ip("rule add to 10.20.1.0/24 lookup 77");
+    wait_for("the invalidation", || !other.is_cached() && !near.is_cached());
+}
+
 #[test]
 fn an_address_without_a_way_is_unreachable() {
     let world = World::new(true);
