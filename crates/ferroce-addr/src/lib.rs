@@ -9,6 +9,7 @@
 mod gid;
 mod neighbour;
 mod netlink;
+mod route;
 mod watch;
 
 use std::io;

@@ -1,10 +1,11 @@
-//! Neighbours: which one leads to an address, what its MAC is, and that it changed.
+//! Neighbours: which one leads to an address, what its MAC is, and that one of both changed.
 
-use super::netlink::{self, Attributes, Messages, word};
+use super::netlink::{self, Attributes, Messages, address, attribute, family, octets, word};
+use super::route::{self, Route};
 use ferroce_verbs::{AddressChange, LinkLayer};
 use rustix::net::SocketFlags;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// States in which a neighbour's MAC is of no use (`linux/neighbour.h`): incomplete, failed, none.
@@ -29,72 +30,6 @@ pub fn link_layer(remote: IpAddr, scope: u32) -> io::Result<Option<LinkLayer>> {
         Err(error) => return Err(error),
     };
     Ok(Some(LinkLayer { ifindex: route.ifindex, next_hop, mac }))
-}
-
-fn family(ip: IpAddr) -> u8 {
-    let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    family as u8
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().into(),
-        IpAddr::V6(ip) => ip.octets().into(),
-    }
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
-        _ => None,
-    }
-}
-
-fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    body.extend(((value.len() + 4) as u16).to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
-    body.resize(body.len().next_multiple_of(4), 0);
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Route {
-    ifindex: u32,
-    gateway: Option<IpAddr>,
-}
-
-impl Route {
-    /// `None` for an address of this machine, of everybody, or of a group.
-    fn ask(fd: &OwnedFd, remote: IpAddr, scope: u32) -> io::Result<Option<Self>> {
-        // A struct rtmsg.
-        let mut body = vec![0; 12];
-        body[0] = family(remote);
-        body[1] = octets(remote).len() as u8 * 8;
-        attribute(&mut body, libc::RTA_DST, &octets(remote));
-        if scope != 0 {
-            attribute(&mut body, libc::RTA_OIF, &scope.to_ne_bytes());
-        }
-        netlink::ask(fd, libc::RTM_GETROUTE, &body, Self::parse)
-    }
-
-    /// A `struct rtmsg` and its attributes.
-    fn parse(payload: &[u8]) -> Option<Self> {
-        if *payload.get(7)? != libc::RTN_UNICAST {
-            return None;
-        }
-        let (mut ifindex, mut gateway) = (None, None);
-        for (kind, value) in Attributes(payload.get(12..)?) {
-            match kind {
-                libc::RTA_OIF => ifindex = word(value, 0),
-                libc::RTA_GATEWAY => gateway = address(value),
-                // A router of the other family: its own is in front (struct rtvia).
-                libc::RTA_VIA => gateway = value.get(2..).and_then(address),
-                _ => {}
-            }
-        }
-        Some(Self { ifindex: ifindex?, gateway })
-    }
 }
 
 fn ask_neighbour(fd: &OwnedFd, ifindex: u32, ip: IpAddr) -> io::Result<Option<Neighbour>> {
@@ -131,7 +66,14 @@ impl Neighbour {
     }
 }
 
-/// Says when neighbours change.
+impl Neighbour {
+    /// It has this MAC from now on.
+    fn has(&self, mac: Option<[u8; 6]>) -> AddressChange {
+        AddressChange::Neighbour { ifindex: self.ifindex, ip: self.ip, mac }
+    }
+}
+
+/// Says when neighbours change, and the routes by which they lead to others.
 #[derive(Debug)]
 pub struct NeighbourWatch {
     fd: OwnedFd,
@@ -144,7 +86,7 @@ impl NeighbourWatch {
     ///
     /// If the kernel refuses netlink, as some sandboxes do.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { fd: netlink::open(GROUP, SocketFlags::NONBLOCK)? })
+        Ok(Self { fd: netlink::open(GROUP | route::GROUPS, SocketFlags::NONBLOCK)? })
     }
 
     /// Calls `f` for each change since the last call, in order. Does not block.
@@ -161,14 +103,13 @@ impl NeighbourWatch {
                 Err(_) => return,
             };
             for message in Messages(bytes) {
-                let Some(neighbour) = Neighbour::parse(message.payload) else { continue };
-                let Neighbour { ifindex, ip, mac } = neighbour;
-                match message.kind {
-                    libc::RTM_NEWNEIGH => f(&AddressChange::Neighbour { ifindex, ip, mac }),
+                let change = match message.kind {
+                    libc::RTM_NEWNEIGH => Neighbour::parse(message.payload).map(|it| it.has(it.mac)),
                     // The kernel would have to ask again, and so does whoever relied on the answer.
-                    libc::RTM_DELNEIGH => f(&AddressChange::Neighbour { ifindex, ip, mac: None }),
-                    _ => {}
-                }
+                    libc::RTM_DELNEIGH => Neighbour::parse(message.payload).map(|it| it.has(None)),
+                    kind => route::change(kind, message.payload),
+                };
+                change.iter().for_each(&mut *f);
             }
         }
     }
@@ -211,33 +152,10 @@ mod tests {
         assert_eq!(parsed, Neighbour { ifindex: 7, ip, mac: None }, "that is no MAC");
     }
 
-    #[test]
-    fn routes_are_understood() {
-        let route = |kind: u8, attributes: &[(u16, &[u8])]| {
-            let mut bytes = vec![libc::AF_INET as u8, 32, 0, 0, 0, 0, 0, kind, 0, 0, 0, 0];
-            attributes.iter().for_each(|(kind, value)| attribute(&mut bytes, *kind, value));
-            Route::parse(&bytes)
-        };
-        let oif = (libc::RTA_OIF, &7u32.to_ne_bytes()[..]);
-        assert_eq!(route(libc::RTN_UNICAST, &[oif]), Some(Route { ifindex: 7, gateway: None }));
-        let gateway = Some(IpAddr::from([10, 0, 0, 1]));
-        assert_eq!(
-            route(libc::RTN_UNICAST, &[oif, (libc::RTA_GATEWAY, &[10, 0, 0, 1])]),
-            Some(Route { ifindex: 7, gateway })
-        );
-        let mut via = (libc::AF_INET6 as u16).to_ne_bytes().to_vec();
-        via.extend(Ipv6Addr::LOCALHOST.octets());
-        let gateway = Some(IpAddr::from(Ipv6Addr::LOCALHOST));
-        assert_eq!(route(libc::RTN_UNICAST, &[oif, (libc::RTA_VIA, &via)]), Some(Route { ifindex: 7, gateway }));
-        assert_eq!(route(libc::RTN_LOCAL, &[oif]), None, "it is this machine");
-        assert_eq!(route(libc::RTN_UNICAST, &[]), None);
-    }
-
     proptest! {
         #[test]
         fn any_bytes_are_legal_input(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Neighbour::parse(&bytes);
-            let _ = Route::parse(&bytes);
         }
     }
 }

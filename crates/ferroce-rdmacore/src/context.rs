@@ -68,8 +68,7 @@ impl RdmaContext {
         self.ports.get(usize::from(number).wrapping_sub(1))
     }
 
-    /// How packets to `attr` leave, as the kernel has it, which has just resolved the address; `None` if it is no IP address, does not leave
-    /// this machine, or if the kernel does not tell.
+    /// How packets to `attr` leave, as the kernel has it at this moment; `None` if it is no IP address or does not leave this machine.
     pub(crate) fn link_layer(&self, attr: &AhAttr) -> Option<LinkLayer> {
         let grh = attr.grh.filter(|grh| !grh.dgid.is_multicast())?;
         self.port(attr.port_num).filter(|port| is_ethernet(port))?;
@@ -77,12 +76,19 @@ impl RdmaContext {
         // A link-local address says nothing without its interface.
         let scope = match remote {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                let table = self.read_gid_table(attr.port_num).ok()?;
-                table.iter().find(|entry| entry.index == grh.sgid_index)?.ifindex
+                let table = self.read_gid_table(attr.port_num).unwrap_or_default();
+                let Some(entry) = table.iter().find(|entry| entry.index == grh.sgid_index) else {
+                    return Some(LinkLayer::UNKNOWN);
+                };
+                entry.ifindex
             }
             _ => 0,
         };
-        ferroce_addr::link_layer(remote, scope).ok()?
+        let link = ferroce_addr::link_layer(remote, scope);
+        link.inspect_err(
+            |error| tracing::debug!(%error, to = %remote, "the neighbour cannot be looked up over netlink"),
+        )
+        .unwrap_or(Some(LinkLayer::UNKNOWN))
     }
 
     /// Not every device refuses a P_Key that it does not have.

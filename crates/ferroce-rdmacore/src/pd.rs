@@ -7,7 +7,7 @@ use crate::sys::{QpParts, RawAh, RawContext, RawCq, RawMr, RawPd, RawQp, RawSrq}
 use crate::{address, own};
 use ferroce_abi::types::{ibv_qp_cap, value};
 use ferroce_verbs::provider::{AhOps, ContextOps, MrOps, PdOps, QpOps, SrqOps, check_range};
-use ferroce_verbs::{Access, AhAttr, Error, QpInitAttr, Region, Result, SrqInitAttr};
+use ferroce_verbs::{Access, AhAttr, Error, LinkLayer, QpInitAttr, Region, Result, SrqInitAttr};
 use std::sync::Arc;
 
 /// A protection domain.
@@ -28,8 +28,9 @@ impl PdOps for RdmaPd {
     }
 
     fn create_ah(self: Arc<Self>, attr: &AhAttr) -> Result<Arc<dyn AhOps>> {
+        let before = self.context.link_layer(attr);
         let raw = RawAh::new(self.raw.clone(), address::to_abi(attr)?)?;
-        let link = self.context.link_layer(attr);
+        let link = settled(before, || self.context.link_layer(attr));
         Ok(Arc::new(RdmaAh { raw, attr: *attr, link, pd: self }))
     }
 
@@ -68,6 +69,18 @@ impl PdOps for RdmaPd {
     }
 }
 
+/// What an address handle has on the link layer that was made after `before` was so. A change since then is one to whoever watches,
+/// as it is to another than what is said here. That the neighbour answers for the first time is none: what the kernel has then is what
+/// it found out for the handle.
+fn settled(before: Option<LinkLayer>, now: impl FnOnce() -> Option<LinkLayer>) -> Option<LinkLayer> {
+    let before = before?;
+    if before.mac.is_some() {
+        return Some(before);
+    }
+    let is_same_way = |now: &LinkLayer| (now.ifindex, now.next_hop) == (before.ifindex, before.next_hop);
+    Some(now().filter(is_same_way).unwrap_or(before))
+}
+
 /// The most bytes of inline data. The library has no question for it, so queue pairs are made until one can be. Fails if that says nothing.
 pub(crate) fn most_inline(context: &Arc<RawContext>) -> Result<u32> {
     const SIZES: [u32; 11] = [1024, 512, 476, 400, 256, 220, 128, 96, 64, 32, 0];
@@ -98,4 +111,31 @@ pub(crate) fn most_inline(context: &Arc<RawContext>) -> Result<u32> {
 
 fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Os { source, .. } if source.raw_os_error() == Some(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn link(last: u8, mac: Option<u8>) -> Option<LinkLayer> {
+        let next_hop = Ipv4Addr::new(10, 0, 0, last).into();
+        Some(LinkLayer { ifindex: 2, next_hop, mac: mac.map(|mac| [mac; 6]) })
+    }
+
+    #[test]
+    fn what_changed_while_a_handle_was_made_counts_as_it_was_before() {
+        let unknown = Some(LinkLayer::UNKNOWN);
+        for (before, now, settled) in [
+            (link(1, Some(7)), link(1, Some(8)), link(1, Some(7))),
+            (link(1, None), link(1, Some(8)), link(1, Some(8))),
+            (link(1, None), link(2, Some(8)), link(1, None)),
+            (link(1, None), unknown, link(1, None)),
+            (link(1, None), None, link(1, None)),
+            (unknown, link(1, Some(8)), unknown),
+            (None, link(1, Some(8)), None),
+        ] {
+            assert_eq!(super::settled(before, || now), settled);
+        }
+    }
 }

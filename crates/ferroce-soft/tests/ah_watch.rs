@@ -1,15 +1,17 @@
 //! The address-handle cache learns of changes from the kernel: a neighbour's MAC, this machine's addresses.
+use ferroce_soft::addr::NeighbourWatch;
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_testing::nic::{self, Inbox};
 use ferroce_testing::wire::{HERE, Host, Mac, THERE, text, wait_for, wire};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
-    Access, AhAttr, AhCache, AhCacheConfig, AhCacheOptions, Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpInitAttr, QpState,
-    QpType, RecvWr, SendOp, SendWr, UdDest, WcStatus, WorkCompletion,
+    Access, AddressChange, AhAttr, AhCache, AhCacheConfig, AhCacheOptions, Context, Cq, Gid, Mr, Pd, Qp, QpAttr,
+    QpInitAttr, QpState, QpType, RecvWr, SendOp, SendWr, UdDest, WcStatus, WorkCompletion,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const NEW_MAC: Mac = [2, 9, 9, 9, 9, 9];
 const QKEY: u32 = 0x1234;
@@ -89,7 +91,11 @@ impl World {
 
     /// The other end's network device has another MAC from now on, and it tells everybody.
     fn move_away(&self) {
-        self.b.ip(&format!("link set there address {}", text(NEW_MAC)));
+        self.move_to(NEW_MAC);
+    }
+
+    fn move_to(&self, mac: Mac) {
+        self.b.ip(&format!("link set there address {}", text(mac)));
     }
 
     /// A datagram to the other end arrives there.
@@ -122,10 +128,8 @@ fn a_neighbour_that_moves_is_resolved_anew() {
     let old_mac = world.mac();
     let old = world.get();
     world.ping(old.clone());
-    let begin = Instant::now();
     world.move_away();
     wait_for("the invalidation", || !old.is_cached());
-    println!("invalidated {:?} after `ip` was started to move the neighbour", begin.elapsed());
     let new = world.get();
     assert_eq!(new.link_layer().unwrap().mac, Some(NEW_MAC));
     assert_eq!(old.link_layer().unwrap().mac, Some(old_mac), "holders keep what they have");
@@ -142,6 +146,44 @@ fn a_neighbour_that_moves_is_resolved_anew() {
         !came.is_empty()
     });
     assert_eq!(came, [b"new"], "with the old MAC nothing arrives");
+}
+
+/// As the kernel says it on a socket of the test's own.
+fn wait_for_move(watch: &NeighbourWatch, mac: Mac) {
+    wait_for("the kernel", || {
+        let mut is_there = false;
+        watch.changes(&mut |change| {
+            let AddressChange::Neighbour { ip, mac: now, .. } = *change else { return };
+            is_there |= ip == THERE && now == Some(mac);
+        });
+        if !is_there {
+            let mut fds = [PollFd::new(watch, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
+        }
+        is_there
+    });
+}
+
+/// The bound is for a machine that runs what is to run; one time of some has to be like that.
+#[test]
+fn t9_the_cache_knows_of_a_move_100_ms_after_the_kernel() {
+    let world = World::new(true);
+    let watch = world.a.run(|| NeighbourWatch::open().unwrap());
+    let mut took = Vec::new();
+    for number in 0..10 {
+        let old = world.get();
+        let mac = [2, 9, 9, 9, 9, number];
+        world.move_to(mac);
+        wait_for_move(&watch, mac);
+        let begin = Instant::now();
+        wait_for("the invalidation", || !old.is_cached());
+        took.push(begin.elapsed());
+        assert_eq!(world.mac(), mac);
+        if took[usize::from(number)] <= Duration::from_millis(100) {
+            return;
+        }
+    }
+    panic!("the cache took {took:?} to learn what the kernel knew");
 }
 
 #[test]
@@ -188,6 +230,28 @@ fn t20_local_addresses_that_change_invalidate_what_uses_them() {
     // The peer's address moves here.
     world.a.ip("address add 10.9.0.2/24 dev here");
     wait_for("the invalidation", || !stays.is_cached());
+}
+
+/// A router that is replaced by another stays where it is, and has the MAC that it had: only the route says that the way is another.
+#[test]
+fn t20_a_route_that_changes_invalidates_what_it_leads_to() {
+    let world = World::new(true);
+    let next_hop = |lease: &ferroce_verbs::AhLease| lease.link_layer().unwrap().next_hop;
+    let to = |ip: [u8; 4]| {
+        let (cache, here) = (world.cache.clone(), world.here.clone());
+        world.a.run(move || cache.get(&here.pd, &here.to(ip.into())).unwrap())
+    };
+    world.a.ip("route add 10.20.0.0/24 via 10.9.0.2");
+    world.a.ip("route add 10.20.1.0/24 via 10.9.0.2");
+    let (goes, other, near) = (to([10, 20, 0, 1]), to([10, 20, 1, 1]), world.get());
+    assert_eq!(next_hop(&goes), THERE);
+    world.a.ip("route replace 10.20.0.0/24 via 10.9.0.7");
+    wait_for("the invalidation", || !goes.is_cached());
+    assert_eq!(next_hop(&to([10, 20, 0, 1])), Ipv4Addr::new(10, 9, 0, 7));
+    assert!(other.is_cached() && near.is_cached(), "they go where they went");
+    // A rule may lead anywhere.
+    world.a.ip("rule add to 10.20.1.0/24 lookup 77");
+    wait_for("the invalidation", || !other.is_cached() && !near.is_cached());
 }
 
 #[test]

@@ -337,3 +337,26 @@ fn what_cannot_be_sent_says_so() {
     let missing = UdOptions { address: Some("192.0.2.1".parse().unwrap()), ..UdOptions::default() };
     assert!(UdVerbs::open(&context, missing).is_err());
 }
+
+/// Who sends what nobody takes shows at who does not take it: messages without a handler, and datagrams to another address of the port.
+#[test]
+fn what_is_dropped_is_counted() {
+    let config = SoftConfig { link: LinkMode::Shm, ..SoftConfig::default() };
+    let at = |address: &str| UdOptions { address: Some(address.parse().unwrap()), ..UdOptions::default() };
+    let (ca, cb) = (context(config.clone()), context(config));
+    let ((a, _), (b, at_b)) = (interface(&ca, at("::1")), interface(&cb, at("::1")));
+    let endpoint = a.connect(b.address()).unwrap();
+    endpoint.am(6, b"nobody wants this").unwrap();
+    endpoint.am(6, b"nor this").unwrap();
+    send(&endpoint, &[&a, &b], 1);
+    until(&[&a, &b], || numbers(&at_b, a.address()) == [1]);
+    assert_eq!((b.counters().no_handler, a.counters().no_handler), (2, 0));
+    // Its queue pair under this address, which is another's.
+    let (c, _) = interface(&cb, at("127.0.0.1"));
+    let mut wrong = b.address().to_bytes();
+    wrong[16..].copy_from_slice(&c.address().to_bytes()[16..]);
+    let lost = a.connect(InterfaceAddress::from_bytes(&wrong).unwrap()).unwrap();
+    until(&[&a, &b, &c], || c.counters().other_address != 0);
+    assert_eq!((c.counters().endpoints, b.counters().other_address), (0, 0));
+    drop((lost, endpoint));
+}

@@ -11,7 +11,7 @@ use ferroce_verbs::{Ah, AhAttr, AhCache, AhCacheConfig, AhCacheOptions, LinkLaye
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const NEW_MAC: Mac = [2, 9, 9, 9, 9, 9];
 
@@ -128,15 +128,8 @@ fn t9_a_new_endpoint_gets_the_new_mac_of_a_neighbour_that_moved() {
     let old = world.connect();
     world.exchange(&old, 1);
     let [old_mac] = world.macs()[..] else { panic!("one address, one resolution") };
-    let begin = Instant::now();
     world.b.ip(&format!("link set there address {}", text(NEW_MAC)));
-    let moved = Instant::now();
     wait_for("the invalidation", || world.here.cache.counters().entries == 0);
-    println!(
-        "invalidated {:?} after the neighbour moved, {:?} after `ip` was started for it",
-        moved.elapsed(),
-        begin.elapsed()
-    );
     // The old endpoint keeps what it has, and is who it was.
     assert_eq!(world.here.cache.counters().live, 1);
     let new = world.connect();
@@ -154,6 +147,29 @@ fn t9_a_new_endpoint_gets_the_new_mac_of_a_neighbour_that_moved() {
         world.here.interface.counters().endpoints + world.there.interface.counters().endpoints == 0
     });
     assert_eq!(world.here.cache.counters().live, 1, "the old address handle went with its endpoint");
+}
+
+/// From before the command that moves the neighbour until a new endpoint has the new MAC. The bound is for a machine that runs what is to
+/// run; one time of some has to be like that.
+#[test]
+fn t9_a_new_endpoint_has_the_new_mac_within_100_ms() {
+    let world = World::new(true);
+    world.exchange(&world.connect(), 1);
+    let mut took = Vec::new();
+    for number in 0..10 {
+        let mac = [2, 9, 9, 9, 9, number];
+        let begin = Instant::now();
+        world.b.ip(&format!("link set there address {}", text(mac)));
+        wait_for("the new MAC", || {
+            drop(world.connect());
+            world.macs().last() == Some(&mac)
+        });
+        took.push(begin.elapsed());
+        if took[usize::from(number)] <= Duration::from_millis(100) {
+            return;
+        }
+    }
+    panic!("new endpoints had the new MAC only after {took:?}");
 }
 
 /// The fault that the watch prevents.

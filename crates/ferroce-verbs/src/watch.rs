@@ -1,16 +1,29 @@
 use crate::Gid;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// What an address handle's packets have on the link layer (Ethernet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkLayer {
     /// The kernel's index of the network device that they leave by.
     pub ifindex: u32,
-    /// The neighbour that they go to: the peer itself, or a router.
+    /// The neighbour that they go to: the peer itself, or a router. Of [`Self::UNKNOWN`] the
+    /// unspecified address.
     pub next_hop: IpAddr,
     /// The neighbour's MAC, as resolved when the handle was made; `None` if the device leaves it to the kernel to find one
     /// for each packet.
     pub mac: Option<[u8; 6]>,
+}
+
+impl LinkLayer {
+    /// Where the device could not find out how its packets leave, although they leave by Ethernet: whatever neighbour changes may be
+    /// the one that they go to.
+    pub const UNKNOWN: Self = Self { ifindex: 0, next_hop: IpAddr::V4(Ipv4Addr::UNSPECIFIED), mac: None };
+
+    /// Whether it is [`Self::UNKNOWN`].
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.next_hop.is_unspecified()
+    }
 }
 
 /// Something changed that resolved addresses depend on.
@@ -35,10 +48,17 @@ pub enum AddressChange {
         /// The GID that came, went or is there.
         gid: Gid,
     },
-    /// A port went down or came up.
+    /// A port went down or came up, or something else about all that it sends is different.
     Port {
         /// The port, from 1.
         port: u8,
+    },
+    /// The way to the addresses of a prefix is another: by another router, another network device, or none.
+    Route {
+        /// The addresses that begin like this one.
+        prefix: IpAddr,
+        /// How many bits of it count.
+        prefix_len: u8,
     },
     /// Changes were missed, as there were too many at once: anything may be different.
     Unknown,

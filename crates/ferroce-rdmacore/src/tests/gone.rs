@@ -141,3 +141,14 @@ fn inline_data_is_found_out_when_it_can_be() {
     fake::fail("create_qp", 0);
     assert_eq!(context.query_device().unwrap().max_inline_data, 1024);
 }
+
+/// That nobody says how packets leave does not mean that nothing about it can change.
+#[test]
+fn a_way_that_cannot_be_looked_up_is_unknown() {
+    let Bench { pd, .. } = bench(QpType::Ud);
+    // It says nothing without its interface, which the GID table does not have.
+    let local = AhAttr::roce("fe80::9".parse::<std::net::Ipv6Addr>().unwrap().into(), 99);
+    assert_eq!(pd.create_ah(&local).unwrap().link_layer(), Some(LinkLayer::UNKNOWN));
+    let group = AhAttr::roce(Ipv4Addr::new(224, 0, 0, 9).into(), 1);
+    assert_eq!(pd.create_ah(&group).unwrap().link_layer(), None);
+}

@@ -6,8 +6,8 @@ mod gone;
 use crate::fake::{self, Posted};
 use ferroce_abi::types::value;
 use ferroce_verbs::{
-    Access, AhAttr, AsyncEvent, Context, Cq, Error, EventType, Gid, Mtu, Pd, Qp, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, SrqInitAttr, UdDest, WcFlags, WcStatus, WorkCompletion,
+    Access, AhAttr, AsyncEvent, Context, Cq, Error, EventType, Gid, LinkLayer, Mtu, Pd, Qp, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, SrqInitAttr, UdDest, WcFlags, WcStatus, WorkCompletion,
 };
 use std::net::Ipv4Addr;
 

@@ -8,6 +8,7 @@ use ferroce_transport::ud::{
     AM_IDS, Config, EndpointId, HEADER_LEN, Interface, MAX_WINDOW, Nanos, PeerAddress, SendError, Transmit,
 };
 use ferroce_verbs::Gid;
+use ferroce_verbs::ah_cache::ResolveCause;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -170,7 +171,7 @@ impl World {
         match what % 8 {
             0 | 1 => drop(interface.flush(self.now, id)),
             2 | 3 => drop(interface.check(self.now, id)),
-            4 => interface.unreachable(self.now, id),
+            4 => interface.unresolved(self.now, id, ResolveCause::Unreachable),
             _ => {
                 let _ = interface.close(self.now, id);
                 program.open.retain(|open| *open != id);

@@ -214,6 +214,7 @@ impl State {
             probes: self.life.probes,
             timer_late_by: Duration::from_nanos(self.life.late),
             status,
+            ..Evidence::default()
         }
     }
 

@@ -1,4 +1,5 @@
 use super::EndpointId;
+use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{Error, WcStatus};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct Evidence {
     pub timer_late_by: Duration,
     /// What the device said.
     pub status: Option<WcStatus>,
+    /// Why the peer's address could not be resolved the last time, if it never could.
+    pub resolution: Option<ResolveCause>,
 }
 
 impl std::fmt::Display for Evidence {
@@ -81,8 +84,11 @@ impl std::fmt::Display for Evidence {
             self.probes,
             self.timer_late_by.as_millis()
         )?;
-        match self.status {
-            Some(status) => write!(f, ", the device said: {status}"),
+        if let Some(status) = self.status {
+            write!(f, ", the device said: {status}")?;
+        }
+        match self.resolution {
+            Some(cause) => write!(f, ", the address could not be resolved: {cause}"),
             None => Ok(()),
         }
     }

@@ -27,13 +27,13 @@ impl Acceptor {
     /// When something is to be done even if nothing comes.
     pub(super) fn deadline(&self, life: &Life, config: &Config) -> Option<Nanos> {
         let half_open = self.half_open.map(|retry| retry.next.min(retry.deadline));
-        let probe = self.half_open.is_none().then(|| self.probe_at(life, config));
+        let probe = self.probe_at(life, config);
         [half_open, self.rx.deadline(), probe, life.given_up(config)].into_iter().flatten().min()
     }
 
-    /// When a sign of life is to be asked for. Nobody owns this end, so nobody else would miss a peer that went away (UCX reports
+    /// When a sign of life is to be asked for; not before the first packet. Nobody owns this end, so nobody else would miss a peer that went away (UCX reports
     /// 11822, 11899).
-    pub(super) fn probe_at(&self, life: &Life, config: &Config) -> Nanos {
-        life.next_probe(config.peer_timeout(), config)
+    pub(super) fn probe_at(&self, life: &Life, config: &Config) -> Option<Nanos> {
+        self.half_open.is_none().then(|| life.next_probe(Some(config.peer_timeout()), config))?
     }
 }

@@ -38,9 +38,8 @@ pub(super) enum Role {
 pub(super) struct Life {
     /// When it was last heard of.
     pub(super) heard: Nanos,
-    /// When a sign of life was first asked for, if none came since, and how often since then.
-    asked: Option<Nanos>,
-    unanswered: u32,
+    /// When a sign of life was first and last asked for, if none came since.
+    asked: Option<(Nanos, Nanos)>,
     /// How often one was ever asked for.
     pub(super) probes: u32,
     /// One is to be asked for with the next packet.
@@ -52,29 +51,30 @@ const PROBES: Nanos = 16;
 
 impl Life {
     pub(super) const fn new(now: Nanos) -> Self {
-        Self { heard: now, asked: None, unanswered: 0, probes: 0, probe: false }
+        Self { heard: now, asked: None, probes: 0, probe: false }
     }
 
     pub(super) fn hear(&mut self, now: Nanos) {
         self.heard = now;
         self.asked = None;
-        self.unanswered = 0;
     }
 
     pub(super) fn ask(&mut self, now: Nanos) {
         self.probe = true;
-        self.asked.get_or_insert(now);
-        self.unanswered += 1;
+        self.asked.get_or_insert((now, now)).1 = now;
         self.probes += 1;
     }
 
-    /// When to ask next, if nothing is to be heard for `period`.
-    pub(super) fn next_probe(&self, period: Nanos, config: &Config) -> Nanos {
-        self.heard + period + config.peer_timeout() / PROBES * Nanos::from(self.unanswered)
+    /// When to ask next: again while there is no answer, whoever asked first; else if nothing is heard for `period`.
+    pub(super) fn next_probe(&self, period: Option<Nanos>, config: &Config) -> Option<Nanos> {
+        match self.asked {
+            Some((_, last)) => Some(last + config.peer_timeout() / PROBES),
+            None => period.map(|period| self.heard + period),
+        }
     }
 
     /// When the peer counts as dead because it does not answer.
     pub(super) fn given_up(&self, config: &Config) -> Option<Nanos> {
-        self.asked.map(|since| since + config.peer_timeout())
+        self.asked.map(|(first, _)| first + config.peer_timeout())
     }
 }

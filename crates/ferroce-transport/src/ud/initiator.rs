@@ -5,6 +5,7 @@ use super::endpoint::Life;
 use super::tx::TxWindow;
 use super::wire::Kind;
 use super::{Cause, Evidence, Failure, Nanos};
+use ferroce_verbs::ah_cache::ResolveCause;
 
 /// Where an initiator is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct Initiator {
     pub(super) tx: TxWindow,
     /// A message found no room, and its owner waits to hear that there is some.
     pub(super) refused: bool,
+    /// Why its address could not be resolved the last time; `None` once it could.
+    pub(super) resolution: Option<ResolveCause>,
     /// When something was last acknowledged, or first waited for that.
     pub(super) progress: Nanos,
 }
@@ -32,12 +35,13 @@ pub(super) struct Initiator {
 impl Initiator {
     pub(super) fn new(now: Nanos, config: &Config) -> Self {
         let state = State::Connecting(Retry::new(now, config));
-        Self { state, closed: None, tx: TxWindow::new(), refused: false, progress: now }
+        Self { state, ..Self::dead(now) }
     }
 
     /// What is left of it once it failed.
     pub(super) fn dead(now: Nanos) -> Self {
-        Self { state: State::Dead, closed: None, tx: TxWindow::new(), refused: false, progress: now }
+        let (tx, closed, resolution) = (TxWindow::new(), None, None);
+        Self { state: State::Dead, closed, tx, refused: false, resolution, progress: now }
     }
 
     pub(super) fn push(&mut self, now: Nanos, kind: Kind, body: Vec<u8>) {
@@ -73,8 +77,8 @@ impl Initiator {
 
     /// When a sign of life is to be asked for. Not while data waits for an acknowledgement: that is one.
     pub(super) fn probe_at(&self, life: &Life, config: &Config) -> Option<Nanos> {
-        let period = config.keepalive.filter(|_| self.tx.is_empty())?;
-        Some(life.next_probe(period.as_nanos() as Nanos, config))
+        let period = config.keepalive.map(|period| period.as_nanos() as Nanos);
+        self.tx.is_empty().then(|| life.next_probe(period, config))?
     }
 
     /// Why it ends, with what is known.
@@ -85,6 +89,7 @@ impl Initiator {
             retransmissions: self.tx.retransmissions(),
             probes: life.probes,
             timer_late_by: late,
+            resolution: self.resolution,
         };
         Failure { cause, evidence }
     }

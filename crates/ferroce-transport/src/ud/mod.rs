@@ -32,6 +32,7 @@ pub use table::{EndpointId, MAX_ENDPOINTS};
 pub use wire::HEADER_LEN;
 
 use ferroce_verbs::Gid;
+use ferroce_verbs::ah_cache::ResolveCause;
 
 /// Time, in nanoseconds since some fixed moment.
 pub type Nanos = u64;
@@ -101,14 +102,20 @@ pub struct Evidence {
     pub probes: u32,
     /// How late the timer was that ended it: a process that did not run cannot blame its peer.
     pub timer_late_by: Nanos,
+    /// Why its address could not be resolved the last time, if it never could.
+    pub resolution: Option<ResolveCause>,
 }
 
 impl std::fmt::Display for Evidence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { last_heard, last_progress, retransmissions, probes, timer_late_by } = self;
+        let Self { last_heard, last_progress, retransmissions, probes, timer_late_by, resolution } = self;
         write!(
             f,
             "last heard of at {last_heard} ns, last progress at {last_progress} ns, {retransmissions} packets sent again, {probes} probes, timer {timer_late_by} ns late"
-        )
+        )?;
+        match resolution {
+            Some(cause) => write!(f, ", the address could not be resolved: {cause}"),
+            None => Ok(()),
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Address handles: one leased by each endpoint for as long as it exists, lingering included.
 
 use crate::ud::{EndpointId, PeerAddress};
-use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -57,6 +56,9 @@ impl Wake for Landed {
 }
 
 /// The address handles of an interface's endpoints.
+///
+/// In a cache with a capacity an endpoint leases its own only once it is proven that its peer is where it says; until then each answer takes
+/// one for itself. So what strangers begin, and never go on with, takes no room from others.
 pub(super) struct Links {
     cache: AhCache,
     pd: Pd,
@@ -67,6 +69,10 @@ pub(super) struct Links {
     pending: Vec<EndpointId>,
     /// How many of those are gone.
     left: usize,
+    /// How many of those are not proven.
+    unproven: usize,
+    /// The cache's.
+    capacity: Option<usize>,
     /// Answers that are no endpoint's.
     answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
     landed: Arc<Landed>,
@@ -113,15 +119,8 @@ pub(super) enum Route {
     Ready(AhLease, Vec<u8>),
     /// It waits, or was dropped.
     Later,
-    /// It was dropped: there is no room for an address handle at the moment.
-    NoRoom(AhError),
-    /// There is no way.
+    /// It was dropped: there is no way, or no room for an address handle at the moment.
     None(AhError),
-}
-
-/// That something has run out may be over when the protocol sends again; what is wrong or unreachable stays so.
-fn no_way(error: AhError) -> Route {
-    if error.cause() == ResolveCause::NoResources { Route::NoRoom(error) } else { Route::None(error) }
 }
 
 impl Links {
@@ -130,6 +129,7 @@ impl Links {
         Self {
             waker: landed.clone().into(),
             landed,
+            capacity: cache.config().capacity,
             cache,
             pd,
             port,
@@ -137,6 +137,7 @@ impl Links {
             links: hashbrown::HashMap::new(),
             pending: Vec::new(),
             left: 0,
+            unproven: 0,
             answers: Vec::new(),
             strangers: Strangers::default(),
         }
@@ -176,7 +177,10 @@ impl Links {
         packet: Vec<u8>,
     ) -> Route {
         let Some(id) = endpoint else {
-            return match self.look_up(to, proven()) {
+            if self.is_crowded() {
+                return Route::Later;
+            }
+            return match self.look_up(to, false) {
                 Ok(AhLookup::Ready(lease)) => Route::Ready(lease, packet),
                 Ok(AhLookup::Pending(mut handle)) => {
                     self.watch(&mut handle);
@@ -185,12 +189,13 @@ impl Links {
                     }
                     Route::Later
                 }
-                Err(error) => no_way(error),
+                Err(error) => Route::None(error),
             };
         };
         if let Some(known) = self.links.get_mut(&id) {
             if !*known.proven() && proven() {
                 *known.proven() = true;
+                self.unproven -= usize::from(matches!(known, Link::Pending(_)));
                 self.strangers.forget(to.gid);
             }
             return match known {
@@ -204,9 +209,14 @@ impl Links {
             };
         }
         let proven = proven();
+        if !proven && self.is_crowded() {
+            return Route::Later;
+        }
         match self.look_up(to, proven) {
             Ok(AhLookup::Ready(lease)) => {
-                self.links.insert(id, Link::Ready { lease: lease.clone(), proven });
+                if proven || self.capacity.is_none() {
+                    self.links.insert(id, Link::Ready { lease: lease.clone(), proven });
+                }
                 Route::Ready(lease, packet)
             }
             Ok(AhLookup::Pending(mut handle)) => {
@@ -214,10 +224,16 @@ impl Links {
                 let pending = Pending { to, handle, waiting: vec![packet], proven };
                 self.links.insert(id, Link::Pending(Box::new(pending)));
                 self.pending.push(id);
+                self.unproven += usize::from(!proven);
                 Route::Later
             }
-            Err(error) => no_way(error),
+            Err(error) => Route::None(error),
         }
+    }
+
+    /// Whether no more strangers may wait: what is being resolved has its room in the cache already, and that is for others, too.
+    fn is_crowded(&self) -> bool {
+        self.capacity.is_some_and(|capacity| self.unproven + self.answers.len() >= (capacity / 2).max(1))
     }
 
     /// Looks whether address handles have come that were waited for; hands out what waited with them: whose it is, where it goes, and
@@ -237,7 +253,7 @@ impl Links {
             }
         });
         self.left = 0;
-        let links = &mut self.links;
+        let Self { links, unproven, capacity, .. } = self;
         self.pending.retain(|id| {
             let Some(link) = links.get_mut(id) else { return false };
             let Link::Pending(pending) = link else { return false };
@@ -246,17 +262,19 @@ impl Links {
                 None => true,
                 Some(Ok(lease)) => {
                     let waiting = std::mem::take(&mut pending.waiting);
-                    *link = Link::Ready { lease: lease.clone(), proven };
+                    *unproven -= usize::from(!proven);
+                    if proven || capacity.is_none() {
+                        *link = Link::Ready { lease: lease.clone(), proven };
+                    } else {
+                        links.remove(id);
+                    }
                     found(Some(*id), to, Ok((lease, waiting)));
                     false
                 }
                 Some(Err(error)) => {
+                    *unproven -= usize::from(!proven);
                     links.remove(id);
-                    match no_way(error) {
-                        Route::None(error) => found(Some(*id), to, Err(error)),
-                        Route::NoRoom(error) => found(None, to, Err(error)),
-                        Route::Ready(..) | Route::Later => {}
-                    }
+                    found(Some(*id), to, Err(error));
                     false
                 }
             }
@@ -265,7 +283,8 @@ impl Links {
 
     /// An endpoint is gone: its address handle can go.
     pub(super) fn release(&mut self, id: EndpointId) {
-        if let Some(Link::Pending(_)) = self.links.remove(&id) {
+        if let Some(Link::Pending(pending)) = self.links.remove(&id) {
+            self.unproven -= usize::from(!pending.proven);
             self.left += 1;
             if 2 * self.left > self.pending.len() {
                 self.landed.0.store(true, Ordering::Release);

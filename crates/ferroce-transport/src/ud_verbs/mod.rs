@@ -39,7 +39,7 @@ use queue::{BATCH, Datagram, Queue};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use turn::{Inbox, Turn};
 use waiting::Waiting;
@@ -79,6 +79,8 @@ struct Shared {
     progressing: AtomicBool,
     attr: uct::InterfaceAttr,
     wakeup: uct::Wakeup,
+    /// Messages whose id had no handler.
+    no_handler: AtomicU64,
     /// Whoever calls one keeps all while he does; who changes one makes them anew.
     handlers: ArcSwap<Handlers>,
 }
@@ -104,6 +106,7 @@ struct State {
     no_way: Option<AhError>,
     send_errors: u64,
     receive_errors: u64,
+    other_address: u64,
     /// `None` while a turn has it, or before the first.
     inbox: Option<Box<Inbox>>,
     /// Nothing was sent since somebody last made progress.
@@ -127,6 +130,10 @@ pub struct UdCounters {
     pub send_errors: u64,
     /// Received datagrams that the device reported as failed.
     pub receive_errors: u64,
+    /// Received datagrams that were for another address of the port.
+    pub other_address: u64,
+    /// Messages whose id has no handler.
+    pub no_handler: u64,
     /// The protocol's.
     pub protocol: ud::Counters,
 }
@@ -181,6 +188,7 @@ impl UdVerbs {
             no_way: None,
             send_errors: 0,
             receive_errors: 0,
+            other_address: 0,
             inbox: None,
             fresh: true,
             behind: 0,
@@ -192,6 +200,7 @@ impl UdVerbs {
             progressing: AtomicBool::new(false),
             attr,
             wakeup: uct::Wakeup::new(channel, &[])?,
+            no_handler: AtomicU64::new(0),
             handlers: ArcSwap::from_pointee([const { None }; AM_IDS as usize]),
         })))
     }
@@ -206,7 +215,7 @@ impl UdVerbs {
         self.0.state.lock().protocol.config().max_message()
     }
 
-    /// Has messages with this id handed to `handler` from now on. Messages whose id has no handler are dropped.
+    /// Has messages with this id handed to `handler` from now on. Messages whose id has no handler are dropped and counted.
     ///
     /// # Errors
     ///
@@ -301,11 +310,14 @@ impl UdVerbs {
             leases: state.links.len(),
             send_errors: state.send_errors,
             receive_errors: state.receive_errors,
+            other_address: state.other_address,
+            no_handler: self.0.no_handler.load(Ordering::Relaxed),
             protocol: state.protocol.counters(),
         }
     }
 
-    /// Why the last address could not be resolved, if one could not.
+    /// Why the last address could not be resolved, if one could not, of whatever endpoint. What concerns one is in its
+    /// [`Evidence`](crate::ud::Evidence).
     pub fn last_resolution_error(&self) -> Option<AhError> {
         self.0.state.lock().no_way.clone()
     }
@@ -370,6 +382,7 @@ impl State {
         });
         let outcome = self.reap().and(received);
         self.receive_errors += found.errors as u64;
+        self.other_address += found.elsewhere as u64;
         self.settle(now);
         // A timer must not end what an answer says that was only not read yet; nor must who sends on and on keep timers from being due.
         let behind = found.datagrams == BATCH && self.behind < MOST_BEHIND;
@@ -417,10 +430,10 @@ impl State {
         links.settle(|id, to, outcome| match outcome {
             Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
             Err(error) => {
-                *no_way = Some(error);
                 if let Some(id) = id {
-                    protocol.unreachable(now, id);
+                    protocol.unresolved(now, id, error.cause());
                 }
+                *no_way = Some(error);
             }
         });
     }
@@ -472,12 +485,11 @@ impl State {
             match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
                 Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
                 Route::Later => {}
-                Route::NoRoom(error) => self.no_way = Some(error),
                 Route::None(error) => {
-                    self.no_way = Some(error);
                     if let Some(id) = transmit.endpoint {
-                        self.protocol.unreachable(now, id);
+                        self.protocol.unresolved(now, id, error.cause());
                     }
+                    self.no_way = Some(error);
                 }
             }
         }

@@ -54,6 +54,8 @@ pub(super) struct Queue {
 pub(super) struct Found {
     pub(super) datagrams: usize,
     pub(super) errors: usize,
+    /// Of the datagrams those that were for another address.
+    pub(super) elsewhere: usize,
 }
 
 impl Queue {
@@ -234,7 +236,7 @@ impl Queue {
                 Err(error) => return (Found::default(), Err(error)),
             }
         }
-        let mut found = Found { datagrams: count, errors: 0 };
+        let mut found = Found { datagrams: count, ..Found::default() };
         for at in 0..count {
             let wc = self.stash[at];
             let len = (wc.byte_len as usize).min(RECEIVE_LEN);
@@ -246,6 +248,8 @@ impl Queue {
                 // A datagram to another address of this port is for another interface's peer (`UD_ETH_DGID_CHECK` of UCX).
                 if dgid == local {
                     take(PeerAddress { gid, qpn: wc.src_qp }, packet);
+                } else {
+                    found.elsewhere += 1;
                 }
             }
             // Whatever came of it, the buffer is the device's again soon. Only a queue pair that is over gives it back at once.

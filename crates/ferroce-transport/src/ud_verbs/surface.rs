@@ -61,6 +61,7 @@ fn common(failure: ud::Failure, at: Nanos) -> Failure {
         retransmissions: seen.retransmissions,
         probes: seen.probes,
         timer_late_by: Duration::from_nanos(seen.timer_late_by),
+        resolution: seen.resolution,
         ..Evidence::default()
     };
     Failure { cause, evidence }
@@ -376,7 +377,7 @@ impl Endpoint for UdEndpoint {
                     state.waiting.cancel(self.id);
                 }
                 // What was not acknowledged is forgotten; all of it was copied, so there is nothing to wait for.
-                state.protocol.unreachable(now, self.id);
+                state.protocol.cancel(now, self.id);
                 canceled = state.waiting.take_flushes(self.id);
                 return Ok(Posted::Done);
             }

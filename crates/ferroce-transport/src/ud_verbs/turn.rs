@@ -47,7 +47,9 @@ impl<'a> Turn<'a> {
             match &handlers[usize::from(am)] {
                 Some(Handler::Own(handler)) => handler(Message { peer: InterfaceAddress(peer), payload }),
                 Some(Handler::Uct(handler)) => handler(uct::Message { endpoint: endpoint.to_uct(), payload }),
-                None => {}
+                None => {
+                    self.shared.no_handler.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         bytes.clear();

@@ -1,5 +1,6 @@
 use crate::world::{SECOND, World, ttl};
 use ferroce_transport::ud::Cause;
+use ferroce_verbs::ah_cache::ResolveCause;
 use ferroce_verbs::{AhCacheConfig, AhError, Ttl};
 use std::time::Duration;
 
@@ -28,10 +29,42 @@ fn t15_one_more_peer_than_there_is_room_for() {
     // All are held for good: it fails in time.
     let never = world.connect(0, 2);
     world.run(31 * SECOND);
-    assert_eq!(never.failure().unwrap().cause, Cause::ConnectTimeout);
+    let failure = never.failure().unwrap();
+    assert_eq!((failure.cause, failure.evidence.resolution), (Cause::ConnectTimeout, Some(ResolveCause::NoResources)));
     assert!(first.failure().is_none() && third.failure().is_none() && late.failure().is_none());
     drop((first, third, late, never));
     world.ends();
+}
+
+/// Peers that begin and never go on, as somebody would who forges their packets, do not take the room of those that do: with address handles
+/// that come at once, and with those that take a while.
+#[test]
+fn t15_strangers_leave_room_for_who_connects() {
+    for delay in [Duration::ZERO, SECOND / 2] {
+        let config = AhCacheConfig { capacity: Some(8), ..ttl(Ttl::Infinite) };
+        let mut world = World::slow(32, config, delay);
+        // They send once, and look at nothing that comes.
+        let strangers = world.hosts.split_off(2);
+        let begun: Vec<_> = strangers.iter().map(|host| host.interface.connect(world.address(0)).unwrap()).collect();
+        world.run(delay);
+        for host in &strangers {
+            host.resolver.progress();
+            host.interface.progress().unwrap();
+        }
+        world.run(SECOND);
+        let counters = world.hosts[0].interface.counters();
+        assert_eq!(counters.endpoints, strangers.len(), "they have begun");
+        assert!(counters.leases <= 4, "{counters:?}");
+        let begin = world.network.now();
+        let honest = world.connect(0, 1);
+        world.exchange(&honest, 1, 1);
+        let back = world.connect(1, 0);
+        world.exchange(&back, 0, 2);
+        let took = world.network.now() - begin;
+        assert!(took < 4 * SECOND, "{delay:?}: {took:?}");
+        drop((honest, back, begun, strangers));
+        world.ends();
+    }
 }
 
 /// T11: who a peer is does not depend on what became of the entry that its address handle came from.

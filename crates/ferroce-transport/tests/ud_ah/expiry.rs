@@ -172,6 +172,8 @@ fn t16_failures_have_their_causes() {
             world.run(SECOND);
             let known = world.hosts[0].interface.last_resolution_error().map(|error| error.cause());
             assert_eq!(known, Some(cause), "{delay:?}");
+            let seen = endpoint.failure().and_then(|failure| failure.evidence.resolution);
+            assert!(seen == Some(cause) || cause == ResolveCause::NoResources, "{seen:?} is not {cause:?}");
             *world.hosts[0].resolver.failure.lock().unwrap() = None;
             if cause == ResolveCause::NoResources {
                 world.until("the message", || world.numbers(1, 0) == [1]);
@@ -185,5 +187,39 @@ fn t16_failures_have_their_causes() {
             drop(endpoint);
             world.ends();
         }
+    }
+}
+
+/// T16: whose address could not be resolved knows why, whatever became of others at the same time.
+#[test]
+fn t16_endpoints_that_fail_together_have_each_its_own_cause() {
+    fn os(kind: std::io::ErrorKind) -> Error {
+        Error::Os { what: "resolving".into(), source: kind.into() }
+    }
+    for delay in [Duration::ZERO, 5 * MILLI] {
+        let world = World::slow(4, ttl(Ttl::Infinite), delay);
+        let begin = |peer, failure: fn() -> Error| {
+            *world.hosts[0].resolver.failure.lock().unwrap() = Some(failure);
+            let endpoint = world.connect(0, peer);
+            // Its packet leaves for an address handle.
+            world.hosts[0].interface.progress().unwrap();
+            endpoint
+        };
+        let late = begin(1, || os(std::io::ErrorKind::TimedOut));
+        let lost = begin(2, || os(std::io::ErrorKind::HostUnreachable));
+        let poor = begin(3, || os(std::io::ErrorKind::OutOfMemory));
+        world.run(31 * SECOND);
+        let of = |endpoint: &ferroce_transport::ud_verbs::UdEndpoint| {
+            let failure = endpoint.failure().expect("it fails");
+            (failure.cause, failure.evidence.resolution.unwrap())
+        };
+        assert_eq!(of(&late), (Cause::Unreachable, ResolveCause::Timeout));
+        assert_eq!(of(&lost), (Cause::Unreachable, ResolveCause::Unreachable));
+        assert_eq!(of(&poor), (Cause::ConnectTimeout, ResolveCause::NoResources));
+        let common = ferroce_transport::uct::Endpoint::failure(&lost).unwrap();
+        assert_eq!(common.evidence.resolution, Some(ResolveCause::Unreachable));
+        assert!(common.to_string().contains("could not be resolved"), "{common}");
+        drop((late, lost, poor));
+        world.ends();
     }
 }

@@ -1,5 +1,6 @@
 use crate::world::{MILLI, SECOND, Setup, TTLS, World, ttl};
 use ferroce_soft::memory::MemoryConfig;
+use ferroce_transport::uct::{Endpoint, FlushKind, Posted};
 use ferroce_transport::ud::{Cause, Config};
 use ferroce_verbs::Ttl;
 use std::time::Duration;
@@ -56,6 +57,36 @@ fn t13_an_answer_for_no_endpoint_waits_for_its_address_handle() {
     }
 }
 
+/// Reports 8151, 8075: an endpoint that was canceled says so, though it was not dropped.
+#[test]
+fn report_8151_a_canceled_endpoint_says_that_it_closes() {
+    let world = World::new(2, ttl(Ttl::Infinite));
+    let endpoint = world.connect(0, 1);
+    world.exchange(&endpoint, 1, 1);
+    // Nothing is on its way that would find nobody.
+    world.until("quiet", || endpoint.flush().unwrap());
+    world.run(SECOND);
+    assert_eq!(world.hosts[1].interface.counters().endpoints, 1);
+    let begin = world.network.now();
+    let canceled = Endpoint::flush(&endpoint, FlushKind::Cancel, None);
+    assert!(matches!(canceled, Ok(Posted::Done)), "{canceled:?}");
+    world.until("the peer's end to go", || world.hosts[1].interface.counters().endpoints == 0);
+    assert!(world.network.now() - begin < SECOND);
+    // A second time there is nothing to say, and nobody is told of a failure.
+    assert!(Endpoint::flush(&endpoint, FlushKind::Cancel, None).is_ok());
+    assert!(Endpoint::failure(&endpoint).is_none());
+    drop(endpoint);
+    // One that is not connected yet, whose peer may have made its end.
+    let endpoint = world.connect(0, 1);
+    assert!(Endpoint::flush(&endpoint, FlushKind::Cancel, None).is_ok());
+    let begin = world.network.now();
+    world.run(SECOND / 10);
+    world.until("the peer's end to go", || world.hosts[1].interface.counters().endpoints == 0);
+    assert!(world.network.now() - begin < SECOND);
+    drop(endpoint);
+    world.ends();
+}
+
 /// T3: the context is closed while endpoints hold address handles. They keep them, send with them, and the device goes with the last.
 #[test]
 fn t3_the_context_closes_under_endpoints() {
@@ -98,5 +129,6 @@ fn t3_the_interface_closes_under_endpoints() {
     let left = context.counters().iter().find(|(name, _)| *name == "address_handles").unwrap().1;
     assert_eq!(left, 0);
     drop((cache, context));
-    World { network, hosts }.until("the peer to notice", || true);
+    let world = World { network, hosts };
+    world.until("the peer to notice", || world.hosts[0].interface.counters().endpoints == 0);
 }

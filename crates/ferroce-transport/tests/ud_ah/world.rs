@@ -53,7 +53,7 @@ impl Slow {
         self.waiting.lock().unwrap().iter().map(|(due, ..)| Duration::from_nanos(*due)).min()
     }
 
-    fn progress(&self) {
+    pub(crate) fn progress(&self) {
         let now = self.clock.now();
         let due: Vec<_> = self.waiting.lock().unwrap().extract_if(.., |(due, ..)| *due <= now).collect();
         for (_, resolution, ah) in due {

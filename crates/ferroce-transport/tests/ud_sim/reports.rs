@@ -93,6 +93,37 @@ fn r7093_a_short_keepalive_does_not_kill_a_live_peer() {
     }
 }
 
+/// 7093: nor does a single lost packet, where the program asks for a sign of life itself: the question is repeated until the peer's time
+/// is over, whatever the keepalive is.
+#[test]
+fn r7093_one_lost_answer_does_not_kill_a_live_peer() {
+    let timeout = Config::default().peer_timeout;
+    for keepalive in [None, Some(timeout), Some(10 * timeout)] {
+        let mut world = World::new(1, 2, &Config { keepalive, ..Config::default() }, Faults::default());
+        let id = world.connect(0, 1);
+        send_all(&mut world, &[(0, id)], 3);
+        world.hosts[0].interface.check(world.now, id).unwrap();
+        let ask = world.hosts[0].interface.poll_transmit(world.now).unwrap();
+        world.arrive(0, 1, &ask.packet);
+        let lost = world.hosts[1].interface.poll_transmit(world.now);
+        assert!(lost.is_some(), "there is no answer to lose");
+        let until = world.now + 60 * SECOND;
+        world.run_until(until);
+        assert_eq!(world.hosts[0].programs[&id].failed, None, "{keepalive:?}");
+        // Whoever is dead is found out in time, however often the program asks meanwhile.
+        world.cut[1] = true;
+        let begin = world.now;
+        for step in 0..300 {
+            world.run_until(begin + step * SECOND / 10);
+            world.hosts[0].interface.check(world.now, id).unwrap();
+        }
+        world.run_until(begin + 30 * SECOND - 1);
+        assert_eq!(world.hosts[0].programs[&id].failed, None, "{keepalive:?}");
+        world.run_until(begin + 30 * SECOND);
+        assert_eq!(world.hosts[0].programs[&id].failed, Some(Cause::PeerTimeout), "{keepalive:?}");
+    }
+}
+
 /// 7301, 7315: each endpoint has its own deadline: that others end changes nothing about who is asked, and when.
 #[test]
 fn r7301_r7315_keepalive_goes_on_when_others_end() {

@@ -118,9 +118,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(shared: &Arc<Shared>, key: Key, generation: u64, pd: &Pd, ah: Ah) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<Shared>, key: Key, generation: u64, pd: &Pd, ah: Ah, created: u64) -> Arc<Self> {
         count(&shared.tally.live);
-        let created = shared.now();
         Arc::new(Self {
             key,
             shared: shared.clone(),

@@ -80,6 +80,18 @@ pub enum ResolveCause {
     Other,
 }
 
+impl fmt::Display for ResolveCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeout => "nobody answered in time",
+            Self::Unreachable => "there is no way to it",
+            Self::NoResources => "no more address handles can be had",
+            Self::Invalid => "it is wrong",
+            Self::Other => "the device failed",
+        })
+    }
+}
+
 impl ResolveCause {
     fn of(error: &Error) -> Self {
         match error {

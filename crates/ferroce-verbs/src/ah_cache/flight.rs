@@ -1,9 +1,10 @@
 use super::entry::AhLease;
 use super::error::{AhError, Destination};
 use super::key::Key;
+use super::neighbours::Moment;
 use super::table::Core;
 use crate::sync::{Condvar, Mutex};
-use crate::{AddressChange, Ah, AhAttr, Error, Pd, Result};
+use crate::{Ah, AhAttr, Error, Pd, Result};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -73,30 +74,6 @@ impl Flight {
     }
 }
 
-/// The changes that happened while an address was being resolved: what was resolved may be older than they are.
-#[derive(Default)]
-pub(super) struct Meanwhile {
-    changes: Vec<AddressChange>,
-}
-
-impl Meanwhile {
-    /// Beyond this it is as if anything had changed.
-    const MOST: usize = 16;
-
-    pub(super) fn add(&mut self, change: &AddressChange) {
-        if self.changes.len() == Self::MOST {
-            self.changes.clear();
-            self.changes.push(AddressChange::Unknown);
-        } else {
-            self.changes.push(*change);
-        }
-    }
-
-    pub(super) fn changes(&self) -> &[AddressChange] {
-        &self.changes
-    }
-}
-
 /// The duty to resolve an address: [`AhResolver::start`](super::AhResolver::start) gets one. If it is dropped, everybody who waits
 /// gets an error.
 pub struct Resolution {
@@ -107,7 +84,9 @@ pub struct Resolution {
     pub(super) pd: Pd,
     /// When it began.
     pub(super) since: u64,
-    /// How often the address changed under it so far.
+    /// When it was begun the last time: what neighbours changed to until then it has seen.
+    pub(super) begun: Moment,
+    /// How often it was begun anew so far.
     pub(super) repeats: u32,
     /// Everybody was told.
     pub(super) is_done: bool,

@@ -1,5 +1,6 @@
 use crate::{AhAttr, Gid, GlobalRoute, Pd};
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The identity of an address within a protection domain: every field of the parsed attributes, and nothing else. Whatever the
@@ -13,6 +14,17 @@ pub(super) struct Key([u64; 5]);
 impl Key {
     #[inline]
     pub(super) fn new(pd: &Pd, attr: &AhAttr) -> Self {
+        Self::with(Self::pd_word(pd), attr)
+    }
+
+    /// That of a protection domain that there is in every model.
+    #[cfg(test)]
+    pub(super) fn of(attr: &AhAttr) -> Self {
+        Self::with(8, attr)
+    }
+
+    #[inline]
+    fn with(pd: u64, attr: &AhAttr) -> Self {
         let AhAttr { grh, dlid, sl, src_path_bits, static_rate, port_num } = *attr;
         let route = grh.unwrap_or(GlobalRoute {
             dgid: Gid::from_bytes([0; 16]),
@@ -34,7 +46,7 @@ impl Key {
             port_num,
         ]);
         // An object lies at an address that is a multiple of 8, so the lowest bit is free.
-        let pd = Self::pd_word(pd) | u64::from(grh.is_some());
+        let pd = pd | u64::from(grh.is_some());
         Self([high, low, u64::from(sgid_index) << 32 | u64::from(flow_label), small, pd])
     }
 
@@ -63,6 +75,21 @@ impl Key {
     /// Whether it goes to this GID.
     pub(super) fn goes_to(&self, gid: Gid) -> bool {
         self.has_grh() && self.dgid() == halves(gid)
+    }
+
+    /// Whether it goes to an address of this prefix.
+    pub(super) fn goes_into(&self, prefix: IpAddr, len: u8) -> bool {
+        let [high, low] = self.dgid();
+        let gid = Gid::from_bytes((u128::from(high) << 64 | u128::from(low)).to_ne_bytes());
+        let shared = |a: u128, b: u128, len: u32| len == 0 || (a ^ b) >> (128 - len.min(128)) == 0;
+        self.has_grh()
+            && match (gid.ip(), prefix) {
+                (IpAddr::V4(ip), IpAddr::V4(prefix)) => {
+                    shared(u128::from(ip.to_bits()) << 96, u128::from(prefix.to_bits()) << 96, len.into())
+                }
+                (IpAddr::V6(ip), IpAddr::V6(prefix)) => shared(ip.to_bits(), prefix.to_bits(), len.into()),
+                _ => false,
+            }
     }
 
     pub(super) fn has_grh(&self) -> bool {

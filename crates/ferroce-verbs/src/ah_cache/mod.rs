@@ -34,6 +34,7 @@ mod flight;
 mod key;
 #[cfg(test)]
 mod model;
+mod neighbours;
 mod parked;
 mod resolver;
 mod table;

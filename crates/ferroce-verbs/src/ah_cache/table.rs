@@ -5,18 +5,18 @@ use super::counters::{AhCacheCounters, count};
 use super::entry::{AhLease, Entry, Shared};
 use super::error::AhError;
 use super::evict::Eviction;
-use super::flight::{Flight, Meanwhile, Resolution};
+use super::flight::{Flight, Resolution};
 use super::key::{Key, folded, halves};
+use super::neighbours::{Moment, Neighbours};
 use super::{AhCacheOptions, AhResolver, CloseReport, parked};
 use crate::sync::Hashing;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
-use crate::{AddressChange, Ah, AhAttr, Pd, Result};
-use hashbrown::{HashMap, HashSet, HashTable};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::{AddressChange, Ah, AhAttr, LinkLayer, Pd, Result};
+use hashbrown::{HashMap, HashTable};
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Shards: many more than threads that look at one time.
 #[cfg(not(test))]
@@ -27,6 +27,9 @@ const SHARDS: usize = 2;
 
 /// So often an address is resolved once more if it changes while it is. Whoever waits then gets what there is, which is not kept.
 const MOST_REPEATS: u32 = 8;
+
+/// And so often at most if it could not be resolved at all: whoever waits has waited for a timeout already.
+const MOST_REPEATS_OF_FAILURES: u32 = 1;
 
 /// Entries of a shard before those that expired are looked for.
 const FIRST_SWEEP: usize = 64;
@@ -42,8 +45,7 @@ pub(crate) struct Core {
     /// Entries and resolutions under way; only with a capacity.
     used: AtomicUsize,
     eviction: Eviction,
-    /// Neighbours that are not the peers themselves.
-    routers: Mutex<HashSet<(u32, IpAddr), Hashing>>,
+    neighbours: Neighbours,
 }
 
 #[repr(align(128))]
@@ -51,11 +53,17 @@ struct Shard(Mutex<Table>);
 
 pub(super) struct Table {
     entries: HashTable<Arc<Entry>>,
-    flights: HashMap<Key, (Arc<Flight>, Meanwhile), Hashing>,
+    flights: HashMap<Key, UnderWay, Hashing>,
     is_closed: bool,
     hits: u64,
     /// When there are so many entries, those that have expired are looked for.
     next_sweep: usize,
+}
+
+/// A resolution, and whether something changed since it was begun that concerns it whatever comes out. Neighbours do not.
+struct UnderWay {
+    flight: Arc<Flight>,
+    is_stale: bool,
 }
 
 /// What a table knows of a key: three answers, of which no fourth can be confused with one.
@@ -96,7 +104,7 @@ impl Core {
             generations: AtomicU64::new(0),
             used: AtomicUsize::new(0),
             eviction: Eviction::new(),
-            routers: Mutex::new(HashSet::default()),
+            neighbours: Neighbours::new(),
         })
     }
 
@@ -136,7 +144,7 @@ impl Core {
                 // Its place is the new one's.
                 Found::Expired(entry) => Some(entry),
                 Found::Miss => {
-                    if let Some((flight, _)) = table.flights.get(&key) {
+                    if let Some(UnderWay { flight, .. }) = table.flights.get(&key) {
                         count(&self.shared.tally.shared_waits);
                         return Ok(Step::Wait(flight.clone()));
                     }
@@ -149,7 +157,7 @@ impl Core {
                 }
             };
             let flight = Flight::new(attr);
-            table.flights.insert(key, (flight.clone(), Meanwhile::default()));
+            table.flights.insert(key, UnderWay { flight: flight.clone(), is_stale: false });
             drop(table);
             match &expired {
                 Some(entry) => self.take_back(std::slice::from_ref(entry)),
@@ -165,6 +173,7 @@ impl Core {
                 hash,
                 pd: pd.clone(),
                 since,
+                begun: self.neighbours.now(),
                 repeats: 0,
                 is_done: false,
                 is_shared: true,
@@ -185,6 +194,7 @@ impl Core {
             hash,
             pd: pd.clone(),
             since: self.shared.clock.now(),
+            begun: Moment::default(),
             repeats: 0,
             is_done: false,
             is_shared: false,
@@ -210,6 +220,12 @@ impl Core {
         }
     }
 
+    /// Entries and resolutions that there is no room for others for.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
     /// An entry is not in the table any more.
     fn give_room(&self, entries: usize) {
         if self.shared.config.capacity.is_some() {
@@ -221,23 +237,23 @@ impl Core {
     pub(super) fn publish(&self, resolution: &mut Resolution, outcome: Result<Ah>) {
         let Resolution { key, hash, .. } = *resolution;
         let tally = &self.shared.tally;
-        // Before the entry can be seen: whoever knows that a router changed finds out that it is one.
         let link = outcome.as_ref().ok().and_then(Ah::link_layer);
-        if let Some(link) = link.filter(|link| !key.goes_to(link.next_hop.into())) {
-            self.routers.lock().insert((link.ifindex, link.next_hop));
-        }
+        // The clock is the program's.
+        let created = self.time();
         let mut is_current = true;
         let mut entry = None;
         {
             let mut table = self.shard(key.dgid()).lock();
             if resolution.is_shared {
-                let meanwhile = table.flights.get_mut(&key).map(|(_, meanwhile)| std::mem::take(meanwhile));
-                let stale = meanwhile.is_some_and(|meanwhile| {
-                    let concerns = |change: &AddressChange| concerns(change, &key, link.as_ref());
-                    // What failed may have failed because of it.
-                    meanwhile.changes().iter().any(|change| outcome.is_err() || concerns(change))
-                });
-                if stale && !table.is_closed && resolution.repeats < MOST_REPEATS {
+                let told = table.flights.get_mut(&key).is_some_and(|it| std::mem::take(&mut it.is_stale));
+                // Before the entry can be seen: whoever knows that a router changed finds out that it is one.
+                let since = std::mem::replace(&mut resolution.begun, self.neighbours.now());
+                let (overtaken, most) = match &outcome {
+                    Ok(_) => (self.neighbours.overtook(since, &key, link.as_ref()), MOST_REPEATS),
+                    Err(_) => (self.neighbours.may_mend(since, &key), MOST_REPEATS_OF_FAILURES),
+                };
+                let stale = told || overtaken;
+                if stale && !table.is_closed && resolution.repeats < most {
                     resolution.repeats += 1;
                     drop(table);
                     count(&tally.repeats);
@@ -252,7 +268,7 @@ impl Core {
                 Err(error) => Err(AhError::resolve(resolution.attr(), error)),
                 Ok(ah) => {
                     let generation = self.generations.fetch_add(1, Relaxed) + 1;
-                    Ok(Entry::new(&self.shared, key, generation, &resolution.pd, ah))
+                    Ok(Entry::new(&self.shared, key, generation, &resolution.pd, ah, created))
                 }
             };
             let is_kept = resolution.is_shared && is_current && result.is_ok();
@@ -316,25 +332,26 @@ impl Core {
     /// Takes the entries that a change concerns out of the table; returns how many.
     pub(super) fn invalidate(&self, change: &AddressChange) -> usize {
         // Those under way first, for one that lands meanwhile is an entry by then.
-        for shard in &self.shards {
-            for (_, meanwhile) in shard.0.lock().flights.values_mut() {
-                meanwhile.add(change);
+        if let AddressChange::Neighbour { ifindex, ip, mac } = *change {
+            if !self.neighbours.note(ifindex, ip, mac) {
+                let shard = self.shard(halves(ip.into()));
+                return self.remove([shard].into_iter(), |entry| entry.is_concerned(change));
+            }
+        } else {
+            for shard in &self.shards {
+                for (key, it) in &mut shard.0.lock().flights {
+                    it.is_stale |= concerns(change, key, None);
+                }
             }
         }
-        match change {
-            AddressChange::Neighbour { ifindex, ip, .. } if !self.routers.lock().contains(&(*ifindex, *ip)) => {
-                let shard = self.shard(halves((*ip).into()));
-                self.remove([shard].into_iter(), |entry| entry.is_concerned(change))
-            }
-            _ => self.remove_all(|entry| entry.is_concerned(change)),
-        }
+        self.remove_all(|entry| entry.is_concerned(change))
     }
 
     /// Takes the entry of a key out of the table, and what is being resolved for it; returns whether there was one.
     pub(super) fn invalidate_key(&self, key: &Key) -> bool {
         let shard = self.shard(key.dgid());
-        if let Some((_, meanwhile)) = shard.lock().flights.get_mut(key) {
-            meanwhile.add(&AddressChange::Unknown);
+        if let Some(it) = shard.lock().flights.get_mut(key) {
+            it.is_stale = true;
         }
         self.remove([shard].into_iter(), |entry| entry.key == *key) != 0
     }
@@ -472,16 +489,18 @@ impl Entry {
 }
 
 /// Whether a change concerns an address that was resolved so.
-fn concerns(change: &AddressChange, key: &Key, link: Option<&crate::LinkLayer>) -> bool {
+fn concerns(change: &AddressChange, key: &Key, link: Option<&LinkLayer>) -> bool {
     match *change {
         AddressChange::Neighbour { ifindex, ip, mac } => {
-            link.is_some_and(|link| link.ifindex == ifindex && link.next_hop == ip && link.mac != mac)
+            let is_it = |link: &LinkLayer| link.ifindex == ifindex && link.next_hop == ip && link.mac != mac;
+            link.is_some_and(|link| link.is_unknown() || is_it(link))
         }
         // A GID that is local or no longer so is reached another way.
         AddressChange::Gid { port, index, gid } => {
             key.port_num() == port && key.sgid_index() == Some(index) || key.goes_to(gid)
         }
         AddressChange::Port { port } => key.port_num() == port,
+        AddressChange::Route { prefix, prefix_len } => key.goes_into(prefix, prefix_len),
         AddressChange::Unknown => true,
     }
 }

@@ -1,10 +1,12 @@
-use crate::device::{MAC_A, MAC_B, peer, to};
+use crate::device::{IFINDEX, MAC_A, MAC_B, Mac, peer, to};
 use crate::support::{Stuck, ThreeSeconds, block_on};
 use crate::{MILLI, SECOND, World};
 use ferroce_verbs::ah_cache::{AhResolver, ResolveCause};
-use ferroce_verbs::{Ah, AhAttr, AhCacheConfig, AhError, AhLookup, Error, Pd, Result};
+use ferroce_verbs::{AddressChange, Ah, AhAttr, AhCacheConfig, AhError, AhLookup, Error, Gid, Pd, Result};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 fn os(errno: i32) -> Error {
     Error::os("creating an address handle", io::Error::from_raw_os_error(errno))
@@ -60,12 +62,15 @@ fn t16_t17_who_asks_for_the_same_waits_and_others_do_not() {
     assert_eq!((counters.idle, counters.entries, counters.in_flight), (998, 998, 0));
 }
 
-/// Fails for everybody, once all have asked.
-struct Failing(Stuck);
+/// Fails for everybody who wants this address, once all have asked.
+struct Failing(Stuck, AhAttr);
 
 impl AhResolver for Failing {
     fn resolve(&self, pd: &Pd, attr: &AhAttr) -> Result<Ah> {
-        let _ = self.0.resolve(pd, attr);
+        let ah = self.0.resolve(pd, attr);
+        if *attr != self.1 {
+            return ah;
+        }
         Err(os(libc::EHOSTUNREACH))
     }
 }
@@ -73,7 +78,7 @@ impl AhResolver for Failing {
 #[test]
 fn t16_a_failure_goes_to_all_who_waited() {
     let stuck = Stuck::on(to(1));
-    let world = World::with(AhCacheConfig::default(), |options, _| options.resolver(Failing(stuck.clone())));
+    let world = World::with(AhCacheConfig::default(), |options, _| options.resolver(Failing(stuck.clone(), to(1))));
     std::thread::scope(|scope| {
         let same: Vec<_> = (0..4).map(|_| scope.spawn(|| world.cache.get(&world.pd, &to(1)).unwrap_err())).collect();
         while world.cache.counters().shared_waits < 3 {
@@ -206,6 +211,104 @@ fn t9_an_address_that_moves_while_it_is_resolved_is_resolved_again() {
         assert_eq!(get.join().unwrap().link_layer().unwrap().mac, Some(MAC_B));
     });
     assert_eq!((stuck.begun(), world.cache.counters().repeats), (2, 1));
+}
+
+#[test]
+fn what_does_not_concern_an_address_while_it_is_resolved_costs_nothing() {
+    let stuck = Stuck::on(to(1));
+    let world = World::with(AhCacheConfig::default(), |options, _| options.resolver(stuck.clone()));
+    world.device.set_mac(peer(1), MAC_A);
+    std::thread::scope(|scope| {
+        let get = scope.spawn(|| world.cache.get(&world.pd, &to(1)).unwrap());
+        stuck.wait_until_inside();
+        for n in 2..1000 {
+            world.device.move_to(peer(n), MAC_B);
+            world.device.move_to(peer(n), MAC_A);
+        }
+        for n in 1..100 {
+            world.device.tell(&AddressChange::Gid { port: 1, index: n, gid: Gid::from(peer(5000 + n)) });
+            world.device.tell(&AddressChange::Port { port: 1 + n as u8 });
+            world.device.tell(&AddressChange::Route { prefix: peer(n << 8), prefix_len: 24 });
+        }
+        // That it has this MAC is what the resolution finds out, and the kernel announces.
+        world.device.move_to(peer(1), MAC_A);
+        stuck.let_go();
+        assert!(get.join().unwrap().is_cached());
+    });
+    assert_eq!((stuck.begun(), world.cache.counters().repeats), (1, 0));
+    assert!(world.cache.get(&world.pd, &to(1)).unwrap().is_cached());
+    assert_eq!(stuck.begun(), 1);
+}
+
+/// Fails each time, after something was told.
+struct FailsAs(crate::device::Device, fn() -> Vec<AddressChange>, Arc<AtomicUsize>);
+
+impl AhResolver for FailsAs {
+    fn resolve(&self, _: &Pd, _: &AhAttr) -> Result<Ah> {
+        self.2.fetch_add(1, SeqCst);
+        self.1().iter().for_each(|change| self.0.tell(change));
+        Err(os(libc::ETIMEDOUT))
+    }
+}
+
+/// How often an address is resolved that fails while this changes.
+fn attempts(changes: fn() -> Vec<AddressChange>) -> usize {
+    let begun = Arc::<AtomicUsize>::default();
+    let device = crate::device::Device::default();
+    let context = device.open();
+    let resolver = FailsAs(device.clone(), changes, begun.clone());
+    let options = ferroce_verbs::AhCacheOptions::new(AhCacheConfig::default()).resolver(resolver);
+    let cache = context.ah_cache_with(options).unwrap();
+    let error = cache.get(&context.alloc_pd().unwrap(), &to(1)).unwrap_err();
+    assert_eq!(error.cause(), ResolveCause::Timeout);
+    assert_eq!(cache.counters().failures, 1);
+    begun.load(SeqCst)
+}
+
+#[test]
+fn t16_a_failure_is_repeated_once_and_only_for_what_may_mend_it() {
+    fn neighbour(ip: IpAddr, mac: Option<Mac>) -> AddressChange {
+        AddressChange::Neighbour { ifindex: IFINDEX, ip, mac }
+    }
+    assert_eq!(attempts(Vec::new), 1);
+    // What the kernel announces of a neighbour that does not answer, and the life of others.
+    assert_eq!(attempts(|| vec![neighbour(peer(1), None), neighbour(peer(2), Some(MAC_A))]), 1);
+    assert_eq!(attempts(|| vec![neighbour(peer(1), Some(MAC_A)), neighbour(peer(1), None)]), 1);
+    assert_eq!(attempts(|| (2..100).map(|n| neighbour(peer(n), Some(MAC_A))).collect()), 1);
+    assert_eq!(attempts(|| vec![AddressChange::Port { port: 2 }]), 1);
+    assert_eq!(attempts(|| vec![AddressChange::Route { prefix: peer(256), prefix_len: 24 }]), 1);
+    let mending: [fn() -> Vec<AddressChange>; 5] = [
+        || vec![neighbour(peer(1), Some(MAC_A))],
+        || vec![AddressChange::Port { port: 1 }],
+        || vec![AddressChange::Gid { port: 1, index: 0, gid: Gid::from(peer(9)) }],
+        || vec![AddressChange::Route { prefix: peer(0), prefix_len: 24 }],
+        || vec![AddressChange::Unknown],
+    ];
+    for changes in mending {
+        assert_eq!(attempts(changes), 2, "{:?}", changes());
+    }
+}
+
+#[test]
+fn t16_a_failure_behind_a_router_is_repeated_when_that_answers() {
+    let router = peer(1000);
+    let mut begun = None;
+    let world = World::with(AhCacheConfig::default(), |options, _| {
+        begun = Some(Stuck::on(to(2)));
+        options.resolver(Failing(begun.clone().unwrap(), to(2)))
+    });
+    let stuck = begun.unwrap();
+    world.device.set_mac(router, MAC_A);
+    world.device.set_router(router);
+    drop(world.cache.get(&world.pd, &to(1)).unwrap());
+    std::thread::scope(|scope| {
+        let get = scope.spawn(|| world.cache.get(&world.pd, &to(2)).map(drop).unwrap_err());
+        stuck.wait_until_inside();
+        world.device.move_to(router, MAC_B);
+        stuck.let_go();
+        get.join().unwrap();
+    });
+    assert_eq!(stuck.begun(), 2);
 }
 
 /// The neighbour moves each time that somebody looks.

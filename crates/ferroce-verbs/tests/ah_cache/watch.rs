@@ -1,6 +1,6 @@
 use crate::device::{IFINDEX, MAC_A, MAC_B, Mac, peer, to};
 use crate::{World, ttl};
-use ferroce_verbs::{AddressChange, AhAttr, AhCacheConfig, Gid, GlobalRoute, Ttl};
+use ferroce_verbs::{AddressChange, AhAttr, AhCacheConfig, Gid, GlobalRoute, LinkLayer, Ttl};
 use std::net::IpAddr;
 
 fn mac(world: &World, n: u32) -> Mac {
@@ -75,6 +75,12 @@ fn t20_exactly_those_go_that_a_change_concerns() {
     assert_eq!(gone(neighbour(peer(9), Some(MAC_B))), [] as [usize; 0], "nobody sends there");
     let elsewhere = AddressChange::Neighbour { ifindex: IFINDEX + 1, ip: peer(1), mac: Some(MAC_B) };
     assert_eq!(gone(elsewhere), [] as [usize; 0], "it is another network's");
+    let route = |prefix, prefix_len| AddressChange::Route { prefix, prefix_len };
+    assert_eq!(gone(route(peer(2), 31)), [1, 3, 5]);
+    assert_eq!(gone(route(peer(1), 32)), [0, 2, 4]);
+    assert_eq!(gone(route(peer(512), 23)), [] as [usize; 0]);
+    assert_eq!(gone(route("0.0.0.0".parse().unwrap(), 0)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(gone(route("::".parse().unwrap(), 0)), [] as [usize; 0], "of the other family");
     assert_eq!(gone(AddressChange::Unknown), [0, 1, 2, 3, 4, 5]);
 }
 
@@ -92,6 +98,18 @@ fn t20_whoever_is_behind_a_router_goes_with_it() {
     assert!(near.is_cached());
     assert!(far.iter().all(|lease| !lease.is_cached()));
     assert_eq!(mac(&world, 2), MAC_B);
+}
+
+/// A device that could not find out by which neighbour an address goes has not found out that it stays as it is.
+#[test]
+fn t20_who_goes_by_an_unknown_neighbour_goes_with_any() {
+    let world = World::new(AhCacheConfig::default());
+    world.device.set_mac(peer(1), MAC_A);
+    world.device.set_router(LinkLayer::UNKNOWN.next_hop);
+    let (known, unknown) = (world.cache.get(&world.pd, &to(1)).unwrap(), world.cache.get(&world.pd, &to(2)).unwrap());
+    assert!(unknown.link_layer().unwrap().is_unknown());
+    world.device.move_to(peer(77), MAC_B);
+    assert!(known.is_cached() && !unknown.is_cached());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::table::{EndpointId, Table};
 use super::tx::TxWindow;
 use super::wire::{Header, Kind};
 use super::{AM_IDS, Cause, Event, Nanos, PeerAddress};
+use ferroce_verbs::ah_cache::ResolveCause;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fmt;
@@ -287,9 +288,27 @@ impl Interface {
         Ok(())
     }
 
-    /// There is no way to the peer of an endpoint: it fails at once.
-    pub fn unreachable(&mut self, now: Nanos, id: EndpointId) {
-        self.fail(now, id, Cause::Unreachable, 0);
+    /// The address of the peer of an endpoint could not be resolved. There is no way to it: the endpoint fails at once; but if that may be
+    /// over when something is sent again ([`ResolveCause::NoResources`]), only if it lasts for too long.
+    pub fn unresolved(&mut self, now: Nanos, id: EndpointId, cause: ResolveCause) {
+        if let Some(Endpoint { role: Role::Initiator(initiator), .. }) = self.endpoints.get_mut(id) {
+            initiator.resolution = Some(cause);
+        }
+        if cause != ResolveCause::NoResources {
+            self.fail(now, id, Cause::Unreachable, 0);
+        }
+    }
+
+    /// Forgets what an endpoint has to deliver: it is over at once, which its peer is told and its owner knows.
+    pub fn cancel(&mut self, now: Nanos, id: EndpointId) {
+        let is_alive = self.owned(id).is_ok_and(|(initiator, _)| initiator.state != State::Dead);
+        if !is_alive {
+            return;
+        }
+        self.say(id, Kind::Reset, 0);
+        if let Ok((initiator, _)) = self.owned(id) {
+            *initiator = Initiator::dead(now);
+        }
     }
 
     /// Ends everything. Peers are told, as far as [`Interface::poll_transmit`] is still called; no more than that is remembered.
@@ -386,7 +405,7 @@ impl Interface {
                 over.then_some(Cause::PeerTimeout)
             }
             Role::Acceptor(acceptor) => {
-                if acceptor.half_open.is_none() && acceptor.probe_at(life, config) <= now {
+                if past(acceptor.probe_at(life, config)) {
                     life.ask(now);
                 }
                 let over = past(acceptor.half_open.map(|retry| retry.deadline)) || past(life.given_up(config));

@@ -96,6 +96,7 @@ impl Interface {
                 endpoint.remote = Some(remote);
                 initiator.state = State::Open;
                 initiator.progress = now;
+                initiator.resolution = None;
                 if initiator.closed.is_none() {
                     self.events.push_back(Event::Connected(id));
                 }
