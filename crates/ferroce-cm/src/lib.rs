@@ -30,6 +30,7 @@ mod manager;
 #[cfg(test)]
 mod model;
 pub mod proto;
+mod services;
 mod sync;
 
 pub use backend::ConnectionManager;

@@ -2,10 +2,12 @@
 
 use crate::id::{IdCore, Queued, is_link_local};
 use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
+use crate::services::Services;
 use crate::sync::Mutex;
 use crate::{Error, Result};
 use ferroce_verbs::{
     AhAttr, AhCache, AhLease, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd,
+    ServiceBinding,
 };
 use rand::rngs::StdRng;
 use std::collections::HashMap;
@@ -40,6 +42,7 @@ struct Route {
 /// resolved, or handed to a user.
 pub(crate) struct Protocol {
     pub(crate) endpoint: Endpoint,
+    pub(crate) services: Services,
     /// Who gets the events with which cookie.
     ids: HashMap<u64, Weak<IdCore>>,
     next_cookie: u64,
@@ -61,7 +64,12 @@ impl Manager {
         let gsi = context.gsi().ok_or(Error::NoGsi { device: info.name })?;
         let mut config = Config::new(info.node_guid, gsi.comm_id_prefix());
         change(&mut config);
-        let protocol = Protocol { endpoint: Endpoint::new(config, rng), ids: HashMap::new(), next_cookie: 1 };
+        let protocol = Protocol {
+            endpoint: Endpoint::new(config, rng),
+            services: Services::new(gsi.clone()),
+            ids: HashMap::new(),
+            next_cookie: 1,
+        };
         let pd = context.alloc_pd().map_err(Error::device("making a protection domain"))?;
         let cache = context.ah_cache().map_err(Error::device("making the cache of address handles"))?;
         let manager = Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -136,6 +144,7 @@ impl Manager {
                 let child = IdCore::of_question(self, protocol, &listener, &request);
                 (request.listener_cookie, Queued::Question { child, request: Box::new(request) })
             }
+            ProtoEvent::ListenerReleased { listener } => return protocol.services.released(listener),
         };
         match protocol.id(cookie) {
             Some(id) => outcome.dropped.extend(id.push(queued)),
@@ -193,6 +202,27 @@ impl Manager {
     pub(crate) fn ephemeral_port(&self) -> u16 {
         let random = self.protocol.lock().endpoint.random_psn();
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
+    }
+
+    /// Claims a service of the host for this manager. Waits for the registry of the host, at most some seconds.
+    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<()> {
+        if self.protocol.lock().services.reclaim(service) {
+            return Ok(());
+        }
+        match self.gsi.bind_service(service) {
+            Ok(()) => {
+                self.protocol.lock().services.claimed(service);
+                Ok(())
+            }
+            // The listener that had it may have closed meanwhile.
+            Err(ferroce_verbs::Error::InUse { .. }) if self.protocol.lock().services.reclaim(service) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a claimed service back for which there is no listener.
+    pub(crate) fn unclaim(&self, service: ServiceBinding) {
+        self.protocol.lock().services.unclaim(service);
     }
 
     /// The entry of a local GID, on the interface `scope_id` if it is not 0.

@@ -20,7 +20,8 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if another listener of the host has the address, [`Error::NoPort`] if there is no free one,
+    /// [`Error::Address`] if another listener of the host has the address, or a destroyed one of another program, of which requests are left
+    /// that may come again; [`Error::NoPort`] if there is no free one,
     /// [`Error::Phase`] unless the id is bound.
     pub fn listen(&self, backlog: usize) -> Result<()> {
         let manager = match &self.core().backend {
@@ -39,7 +40,7 @@ impl Id {
         let mut state = match self.state() {
             Ok(state) if state.phase == Phase::Bound => state,
             other => {
-                manager.gsi.release_service(service);
+                manager.unclaim(service);
                 let phase = other?.phase;
                 return Err(Error::Phase { call: "listen", phase });
             }
@@ -47,25 +48,26 @@ impl Id {
         let bind = bind(manager, addr, gid);
         let listening = manager.run(|protocol, _| {
             let cookie = core.enroll(protocol);
-            protocol.endpoint.listen(&ListenParams {
+            let listener = protocol.endpoint.listen(&ListenParams {
                 bind,
                 service_id: ServiceId(service.service_id),
                 service: if core.is_datagram() { Service::Datagram } else { Service::Connection },
                 backlog,
                 cookie,
-            })
+            })?;
+            protocol.services.opened(listener, service);
+            Ok::<_, crate::proto::CmError>(listener)
         });
         match listening {
             Ok(listener) => {
                 state.listener = Some(listener);
-                state.service = Some(service);
                 state.local = Some(with_port(addr, port));
                 state.phase = Phase::Listening;
                 Ok(())
             }
             Err(error) => {
                 drop(state);
-                manager.gsi.release_service(service);
+                manager.unclaim(service);
                 Err(error.into())
             }
         }
@@ -80,7 +82,7 @@ impl Id {
         };
         if addr.port() != 0 {
             let service = binding(addr.port());
-            return match manager.gsi.bind_service(service) {
+            return match manager.claim(service) {
                 Ok(()) => Ok((service, addr.port())),
                 Err(ferroce_verbs::Error::InUse { .. }) => {
                     Err(Error::Address { addr, why: "another listener of this host has it".into() })
@@ -90,7 +92,7 @@ impl Id {
         }
         for _ in 0..PORT_TRIES {
             let port = manager.ephemeral_port();
-            match manager.gsi.bind_service(binding(port)) {
+            match manager.claim(binding(port)) {
                 Ok(()) => return Ok((binding(port), port)),
                 Err(ferroce_verbs::Error::InUse { .. }) => {}
                 Err(error) => return Err(Error::device("claiming a port")(error)),

@@ -17,7 +17,7 @@ use crate::proto::{ConnId, ConnectRequest, ListenId, SidrRequest};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, PortSpace, Result};
-use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
+use ferroce_verbs::{AhAttr, GidEntry, Qp};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -68,7 +68,6 @@ struct IdState {
     /// Its part in a resolution, in the port space UDP.
     sidr: Option<datagram::Sidr>,
     listener: Option<ListenId>,
-    service: Option<ServiceBinding>,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
     /// The local GID to send from.
@@ -190,7 +189,6 @@ impl IdCore {
                     conn: None,
                     sidr: None,
                     listener: None,
-                    service: None,
                     local: None,
                     peer: None,
                     gid: None,

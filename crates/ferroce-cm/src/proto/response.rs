@@ -102,13 +102,13 @@ impl Endpoint {
 
     fn on_established(&mut self, slot: u32, private_data: ReceivedData<224>) {
         self.conns[slot].state = State::Established;
-        self.release_half_open(slot);
         self.conn_timers.clear(slot);
         let id = self.conn_id(slot);
         let conn = &self.conns[slot];
         if conn.owned {
             self.events.push_back(Event::Established { conn: id, cookie: conn.cookie, private_data });
         }
+        self.release_half_open(slot);
     }
 
     pub(super) fn on_rep(&mut self, now: Nanos, from: &Address, head: &Head, rep: &Rep) {
