@@ -1,6 +1,7 @@
 //! Connection management of one open device by the protocol itself: messages come and go over queue pair 1.
 
 use crate::id::{IdCore, Queued, is_link_local};
+use crate::later::Later;
 use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
 use crate::services::Services;
 use crate::sync::Mutex;
@@ -48,15 +49,6 @@ pub(crate) struct Protocol {
     next_cookie: u64,
 }
 
-/// What is to be done once the lock is released.
-#[derive(Default)]
-struct Outcome {
-    transmits: Vec<Transmit>,
-    /// Events that nobody will read; with one may go an id, whose end takes the lock.
-    dropped: Vec<Queued>,
-    wake_at: Option<Nanos>,
-}
-
 impl Manager {
     /// Takes over queue pair 1 of `context`.
     pub(crate) fn new(context: &Context, rng: StdRng, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
@@ -98,33 +90,40 @@ impl Manager {
         *self.protocol.lock().endpoint.counters()
     }
 
-    /// Runs `work` on the protocol, then does what follows from it.
+    /// Runs `work` on the protocol, then does what follows from it. For those who hold no lock.
     pub(crate) fn run<T>(self: &Arc<Self>, work: impl FnOnce(&mut Protocol, Nanos) -> T) -> T {
-        let mut outcome = Outcome::default();
+        self.run_locked(&mut Later::default(), work)
+    }
+
+    /// The same for those who hold the state of an id, and have made `later` before they locked it. What the protocol has to say leaves
+    /// before this returns, so that the messages of an id leave in the order of the calls that lead to them; that blocks nobody, see
+    /// [`Manager::handle`].
+    pub(crate) fn run_locked<T>(
+        self: &Arc<Self>,
+        later: &mut Later,
+        work: impl FnOnce(&mut Protocol, Nanos) -> T,
+    ) -> T {
         let now = self.gsi.now();
-        let result = {
+        let (result, transmits, wake_at) = {
             let mut protocol = self.protocol.lock();
             let result = work(&mut protocol, now);
             while let Some(event) = protocol.endpoint.poll_event() {
-                self.dispatch(&mut protocol, event, &mut outcome);
+                self.dispatch(&mut protocol, event, later);
             }
-            while let Some(transmit) = protocol.endpoint.poll_transmit() {
-                outcome.transmits.push(transmit);
-            }
-            outcome.wake_at = protocol.endpoint.poll_timeout();
-            result
+            let transmits: Vec<Transmit> = std::iter::from_fn(|| protocol.endpoint.poll_transmit()).collect();
+            (result, transmits, protocol.endpoint.poll_timeout())
         };
-        for transmit in &outcome.transmits {
+        for transmit in &transmits {
             self.send(transmit);
         }
-        if let Some(deadline) = outcome.wake_at {
+        if let Some(deadline) = wake_at {
             self.gsi.wake_at(deadline);
         }
         result
     }
 
     /// Gives an event to its id.
-    fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, outcome: &mut Outcome) {
+    fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, later: &mut Later) {
         let (cookie, queued) = match event {
             ProtoEvent::ConnectRequest(request) => {
                 let Some(listener) = protocol.id(request.listener_cookie) else { return };
@@ -147,8 +146,8 @@ impl Manager {
             ProtoEvent::ListenerReleased { listener } => return protocol.services.released(listener),
         };
         match protocol.id(cookie) {
-            Some(id) => outcome.dropped.extend(id.push(queued)),
-            None => outcome.dropped.push(queued),
+            Some(id) => later.add(id.push(queued)),
+            None => later.add(Later::unread([queued].into())),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Id, Phase};
 use crate::backend::Backend;
+use crate::later::Later;
 use crate::manager::Manager;
 use crate::proto::{Bind, ListenParams, Service};
 use crate::{Error, Result};
@@ -37,6 +38,7 @@ impl Id {
             }
         };
         let (service, port) = self.claim(manager, addr, gid)?;
+        let mut later = Later::default();
         let mut state = match self.state() {
             Ok(state) if state.phase == Phase::Bound => state,
             other => {
@@ -46,7 +48,7 @@ impl Id {
             }
         };
         let bind = bind(manager, addr, gid);
-        let listening = manager.run(|protocol, _| {
+        let listening = manager.run_locked(&mut later, |protocol, _| {
             let cookie = core.enroll(protocol);
             let listener = protocol.endpoint.listen(&ListenParams {
                 bind,

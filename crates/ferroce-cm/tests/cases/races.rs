@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 fn tolerate<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        Err(Error::Destroyed | Error::Phase { .. } | Error::Protocol(_) | Error::Device { .. }) => None,
+        Err(Error::Destroyed | Error::Phase { .. } | Error::Device { .. }) => None,
         Err(error) => panic!("{error}"),
     }
 }
