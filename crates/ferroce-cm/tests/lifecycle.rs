@@ -4,7 +4,7 @@ mod cases;
 mod support;
 
 use cases::lifecycle;
-use ferroce_cm::{Error, EventKind};
+use ferroce_cm::{Error, EventKind, PortSpace};
 use ferroce_soft::LinkMode;
 use support::Host;
 use support::bed::Bed;
@@ -25,6 +25,12 @@ fn whole_life_over_shared_memory() {
 #[test]
 fn whole_life_over_udp() {
     over_udp(lifecycle::whole_life);
+}
+
+#[test]
+fn whole_life_in_the_port_space_ib() {
+    over_shared_memory(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
+    over_udp(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Id, IdState, Phase};
 use crate::backend::Backend;
 use crate::later::Later;
 use crate::proto::{AcceptParams, Address, CmError, ConnectParams, ConnectRequest};
-use crate::{Error, PortSpace, Result};
+use crate::{Error, Result};
 use ferroce_verbs::{Gid, QpType};
 use ferroce_wire::IpPair;
 use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, TransportService};
@@ -378,7 +378,8 @@ pub(super) fn with_header<const N: usize>(
     Ok((field, length))
 }
 
-/// What tells the peer's listener the addresses (IBTA annex A11).
+/// What tells the peer's listener the addresses (IBTA annex A11). Linux has it wherever addresses are those of IP, whatever the port space
+/// (`cma_format_hdr`, `cma_user_data_offset`).
 fn header(local: SocketAddr, peer: SocketAddr) -> Result<IpCmHeader> {
     let ip = match (local, peer) {
         (SocketAddr::V4(local), SocketAddr::V4(peer)) => IpPair::V4 { src: *local.ip(), dst: *peer.ip() },
@@ -386,9 +387,4 @@ fn header(local: SocketAddr, peer: SocketAddr) -> Result<IpCmHeader> {
         _ => return Err(Error::Address { addr: peer, why: format!("{local} is of another family") }),
     };
     Ok(IpCmHeader { ip, src_port: local.port() })
-}
-
-/// Whether requests of a port space carry that header.
-pub(super) fn has_header(port_space: PortSpace) -> bool {
-    matches!(port_space, PortSpace::Tcp | PortSpace::Udp | PortSpace::IpoIb)
 }

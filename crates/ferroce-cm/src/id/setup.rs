@@ -1,6 +1,6 @@
 //! The queue pair of an id, and what readers do for an event before they deliver it.
 
-use super::connect::{has_header, over};
+use super::connect::over;
 use super::queue::Queued;
 use super::resolve::{path, scope_of};
 use super::{Id, IdCore, Phase, datagram};
@@ -282,9 +282,8 @@ impl IdCore {
                     rnr_retry_count: request.rnr_retry_count,
                     srq: request.srq,
                 };
-                let data = request.private_data.as_slice();
-                let data =
-                    if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
+                // The header that says the addresses is not the user's.
+                let data = request.private_data.as_slice().get(IpCmHeader::LEN..).unwrap_or_default();
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
             Queued::Multicast { group, outcome } => self.on_multicast(id, group, outcome),
