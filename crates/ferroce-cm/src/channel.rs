@@ -1,6 +1,7 @@
 //! Event channels.
 
 use crate::id::IdCore;
+use crate::later::Later;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, Event, EventKind, Id, Result};
 use rustix::event::{EventfdFlags, eventfd};
@@ -8,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ impl Drop for Open {
 pub(crate) struct ChannelCore {
     ready: Mutex<Ready>,
     available: Condvar,
-    fd: OwnedFd,
+    /// Once somebody has asked for it: it costs a descriptor, and two system calls for each event.
+    fd: OnceLock<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -49,23 +51,18 @@ struct Ready {
     closed: bool,
     /// The descriptor is readable.
     signaled: bool,
-    /// Somebody asked for the descriptor: it costs two system calls for each event.
-    pollable: bool,
     sleepers: u32,
     wakers: Vec<Waker>,
 }
 
 impl EventChannel {
-    /// A channel without ids.
+    /// A channel without ids. It takes no descriptor before [`Self::fd`] is called.
     ///
     /// # Errors
     ///
-    /// If the process has no descriptor left.
+    /// None so far.
     pub fn new() -> Result<Self> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| {
-            Error::device("creating an event channel")(ferroce_verbs::Error::os("eventfd", std::io::Error::from(error)))
-        })?;
-        let core = Arc::new(ChannelCore { ready: Mutex::default(), available: Condvar::new(), fd });
+        let core = Arc::new(ChannelCore { ready: Mutex::default(), available: Condvar::new(), fd: OnceLock::new() });
         Ok(Self { core: core.clone(), _open: Arc::new(Open(core)) })
     }
 
@@ -73,22 +70,43 @@ impl EventChannel {
         &self.core
     }
 
-    /// A descriptor that is readable while [`Self::try_next`] has something to do. To be polled only.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    /// A descriptor that is readable while [`Self::try_next`] has something to do. To be polled only. It is opened by the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the process has no descriptor left.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         let mut ready = self.core.ready.lock();
-        ready.pollable = true;
+        let fd = match self.core.fd.get() {
+            Some(fd) => fd,
+            None => {
+                // Opened with the lock, by one thread: that does not block.
+                let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| {
+                    let error = ferroce_verbs::Error::os("eventfd", std::io::Error::from(error));
+                    Error::device("opening the descriptor of an event channel")(error)
+                })?;
+                self.core.fd.get_or_init(|| fd)
+            }
+        };
         self.core.signal(&mut ready);
-        self.core.fd.as_fd()
+        Ok(fd.as_fd())
     }
 
-    /// The next event, if there is one. Never blocks, but for the transitions of a queue pair that the event leads to
-    /// (see [`crate::SetupIn`]).
+    /// The next event, if there is one. `None` also for a [`Self::wake`] that nobody else has heard. Never blocks, but for the
+    /// transitions of a queue pair that the event leads to (see [`crate::SetupIn`]).
     ///
     /// # Errors
     ///
     /// [`Error::ChannelClosed`].
     pub fn try_next(&self) -> Result<Option<Event>> {
+        Ok(match self.take()? {
+            Taken::Event(event) => Some(event),
+            Taken::Interrupt | Taken::Nothing => None,
+        })
+    }
+
+    /// The next event, or one interrupt if there is none.
+    fn take(&self) -> Result<Taken> {
         loop {
             let (posted, id) = {
                 let mut ready = self.core.ready.lock();
@@ -97,7 +115,12 @@ impl EventChannel {
                 }
                 let posted = ready.posted.pop_front();
                 let id = if posted.is_none() { ready.ids.pop_front() } else { None };
+                let is_interrupt = posted.is_none() && id.is_none() && ready.interrupts != 0;
+                ready.interrupts -= u32::from(is_interrupt);
                 self.core.unsignal(&mut ready);
+                if is_interrupt {
+                    return Ok(Taken::Interrupt);
+                }
                 (posted, id)
             };
             let event = match (posted, id) {
@@ -106,10 +129,10 @@ impl EventChannel {
                     (!id.core().is_destroyed()).then(|| Event::new(id, EventKind::User(value), &[]))
                 }
                 (None, Some(id)) => id.next_event(&self.core),
-                (None, None) => return Ok(None),
+                (None, None) => return Ok(Taken::Nothing),
             };
-            if event.is_some() {
-                return Ok(event);
+            if let Some(event) = event {
+                return Ok(Taken::Event(event));
             }
         }
     }
@@ -134,16 +157,13 @@ impl EventChannel {
 
     fn next_until(&self, deadline: Option<Instant>) -> Result<Option<Event>> {
         loop {
-            if let Some(event) = self.try_next()? {
-                return Ok(Some(event));
+            match self.take()? {
+                Taken::Event(event) => return Ok(Some(event)),
+                Taken::Interrupt => return Ok(None),
+                Taken::Nothing => {}
             }
             let mut ready = self.core.ready.lock();
-            if ready.interrupts != 0 {
-                ready.interrupts -= 1;
-                self.core.unsignal(&mut ready);
-                return Ok(None);
-            }
-            if ready.closed || !ready.is_empty() {
+            if ready.has_something() {
                 continue;
             }
             ready.sleepers += 1;
@@ -155,22 +175,25 @@ impl EventChannel {
                 }
             };
             ready.sleepers -= 1;
-            if timed_out && ready.is_empty() && ready.interrupts == 0 && !ready.closed {
+            if timed_out && !ready.has_something() {
                 return Ok(None);
             }
         }
     }
 
-    /// The next event, as a future. It may be dropped at any time; no event is lost.
+    /// The next event, as a future; `None` if [`Self::wake`] was called. It may be dropped at any time; no event is lost.
+    ///
+    /// Its waker is called with no lock of this crate held, by whoever brings the event; mostly the thread that makes progress for the
+    /// device, which an executor that polls in the waker holds up.
     pub fn next_async(&self) -> NextEvent<'_> {
         NextEvent { channel: self }
     }
 
-    /// Lets one reader return from [`Self::next`] with nothing, the one that blocks or the next that would.
+    /// Lets one reader return with nothing: one that blocks, or the next that finds no event.
     pub fn wake(&self) {
         let mut ready = self.core.ready.lock();
         ready.interrupts = ready.interrupts.saturating_add(1);
-        self.core.announce(ready);
+        drop(self.core.announce(ready));
     }
 
     /// Puts an event of the program's own at the end of the channel. Nobody gets it if the id is destroyed meanwhile.
@@ -187,7 +210,7 @@ impl EventChannel {
             return Err(Error::ChannelClosed);
         }
         ready.posted.push_back((id.clone(), value));
-        self.core.announce(ready);
+        drop(self.core.announce(ready));
         Ok(())
     }
 
@@ -199,24 +222,24 @@ impl EventChannel {
 }
 
 impl Ready {
-    fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.posted.is_empty()
+    /// Whether a reader has no need to wait.
+    fn has_something(&self) -> bool {
+        !self.ids.is_empty() || !self.posted.is_empty() || self.interrupts != 0 || self.closed
     }
 }
 
 impl ChannelCore {
-    /// Notes that `id` has events; whether somebody may read them.
-    pub(crate) fn push(&self, id: &Arc<IdCore>) -> bool {
+    /// Notes that `id` has events. `None`: the channel is closed, and nobody will read them.
+    pub(crate) fn push(&self, id: &Arc<IdCore>) -> Option<Later> {
         let mut ready = self.ready.lock();
         if ready.closed {
-            return false;
+            return None;
         }
         ready.ids.push_back(id.clone());
-        self.announce(ready);
-        true
+        Some(self.announce(ready))
     }
 
-    fn announce(&self, mut ready: MutexGuard<'_, Ready>) {
+    fn announce(&self, mut ready: MutexGuard<'_, Ready>) -> Later {
         self.signal(&mut ready);
         let wakers = std::mem::take(&mut ready.wakers);
         let sleepers = ready.sleepers != 0;
@@ -224,23 +247,20 @@ impl ChannelCore {
         if sleepers {
             self.available.notify_one();
         }
-        wakers.into_iter().for_each(Waker::wake);
+        Later::wake(wakers)
     }
 
     fn signal(&self, ready: &mut Ready) {
-        let wanted = !ready.is_empty() || ready.interrupts != 0 || ready.closed;
-        if ready.pollable && wanted && !ready.signaled {
-            ready.signaled = true;
-            // Cannot fail: the counter is 0.
-            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        }
+        let Some(fd) = self.fd.get().filter(|_| ready.has_something() && !ready.signaled) else { return };
+        ready.signaled = true;
+        // Cannot fail: the counter is 0.
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
     }
 
     fn unsignal(&self, ready: &mut Ready) {
-        if ready.signaled && ready.is_empty() && ready.interrupts == 0 && !ready.closed {
-            ready.signaled = false;
-            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
-        }
+        let Some(fd) = self.fd.get().filter(|_| ready.signaled && !ready.has_something()) else { return };
+        ready.signaled = false;
+        let _ = rustix::io::read(fd, &mut [0; 8]);
     }
 
     fn close(&self) {
@@ -268,6 +288,13 @@ impl std::fmt::Debug for EventChannel {
     }
 }
 
+/// What a reader has taken.
+enum Taken {
+    Event(Event),
+    Interrupt,
+    Nothing,
+}
+
 /// See [`EventChannel::next_async`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
@@ -276,15 +303,17 @@ pub struct NextEvent<'a> {
 }
 
 impl Future for NextEvent<'_> {
-    type Output = Result<Event>;
+    type Output = Result<Option<Event>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            if let Some(event) = self.channel.try_next()? {
-                return Poll::Ready(Ok(event));
+            match self.channel.take()? {
+                Taken::Event(event) => return Poll::Ready(Ok(Some(event))),
+                Taken::Interrupt => return Poll::Ready(Ok(None)),
+                Taken::Nothing => {}
             }
             let mut ready = self.channel.core.ready.lock();
-            if ready.closed || !ready.is_empty() {
+            if ready.has_something() {
                 continue;
             }
             if !ready.wakers.iter().any(|waker| waker.will_wake(context.waker())) {

@@ -1,7 +1,9 @@
 //! The short path: connect to a socket address, listen at one, accept.
 
 use crate::kernel::GONE;
-use crate::{ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, PortSpace, Refusal, Result};
+use crate::{
+    ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, PortSpace, Refusal, RejectReason, Result,
+};
 use ferroce_verbs::{Pd, Qp, QpInitAttr};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -74,7 +76,7 @@ impl Connection {
         let mut attempt = Attempt::begin(endpoint, peer, private_data, timeout, post)?;
         loop {
             // The protocol's own deadline ends the wait.
-            let event = attempt.channel.next_async().await?;
+            let Some(event) = attempt.channel.next_async().await? else { continue };
             if let Some(private_data) = attempt.on(event)? {
                 return attempt.finish(private_data);
             }
@@ -266,7 +268,7 @@ impl Listener {
     /// As of [`Self::incoming`].
     pub async fn incoming_async(&self) -> Result<Incoming> {
         loop {
-            let event = self.channel.next_async().await?;
+            let Some(event) = self.channel.next_async().await? else { continue };
             if let Some(incoming) = self.request(event)? {
                 return Ok(incoming);
             }
@@ -353,7 +355,8 @@ impl Incoming {
     pub async fn accept_async(self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Connection> {
         let qp = self.grant(private_data, post)?;
         loop {
-            if outcome(self.channel.next_async().await?)?.is_some() {
+            let Some(event) = self.channel.next_async().await? else { continue };
+            if outcome(event)?.is_some() {
                 return Ok(self.into_connection(qp));
             }
         }
@@ -362,8 +365,21 @@ impl Incoming {
     fn grant(&self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Qp> {
         let qp = self.id.create_qp(&self.endpoint.pd, &self.endpoint.qp)?;
         post(&qp)?;
-        self.id.accept(&ConnParam { private_data, ..ConnParam::default() })?;
-        Ok(qp)
+        match self.id.accept(&ConnParam { private_data, ..ConnParam::default() }) {
+            Ok(()) => Ok(qp),
+            Err(Error::Phase { .. }) => Err(self.given_up()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The peer has taken its request back: what it says of that, or, where the kernel keeps that to itself, what it means.
+    fn given_up(&self) -> Error {
+        while let Ok(Some(event)) = self.channel.try_next() {
+            if let Err(why) = outcome(event) {
+                return why;
+            }
+        }
+        Error::Refused(Refusal::Rejected { reason: RejectReason::Timeout, private_data: Vec::new() })
     }
 
     fn into_connection(self, qp: Qp) -> Connection {

@@ -13,8 +13,10 @@
 //! - After [`Id::destroy`] has returned, no reader begins to deliver an event for the id.
 //! - Calls on an id that another thread destroys either take effect before that or return [`Error::Destroyed`].
 //! - The events of one id are processed in order, whatever the number of readers.
-//! - The transitions of an id's queue pair exclude each other; they exclude nothing else. No lock is held across a transition, an
-//!   address resolution, or a system call, that [`Id::destroy`] would wait for.
+//! - The transitions of an id's queue pair exclude each other; they exclude nothing else. No lock that [`Id::destroy`] would wait for is held
+//!   across a transition, or across anything that may block. What this crate's own protocol has to say leaves under the lock of the id that
+//!   says it, so that its messages leave in order: sending them does not block, nor does finding the peer in the kernel's tables.
+//! - Wakers are called with no lock held: they may call anything of this crate.
 //!
 //! [`proto`] is the protocol itself (IBTA volume 1, chapter 12) as a state machine without I/O.
 #![forbid(unsafe_code)]
@@ -26,10 +28,12 @@ mod error;
 mod event;
 mod id;
 mod kernel;
+mod later;
 mod manager;
 #[cfg(test)]
 mod model;
 pub mod proto;
+mod services;
 mod sync;
 
 pub use backend::ConnectionManager;

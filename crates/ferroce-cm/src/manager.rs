@@ -1,11 +1,14 @@
 //! Connection management of one open device by the protocol itself: messages come and go over queue pair 1.
 
 use crate::id::{IdCore, Queued, is_link_local};
+use crate::later::Later;
 use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
+use crate::services::Services;
 use crate::sync::Mutex;
 use crate::{Error, Result};
 use ferroce_verbs::{
     AhAttr, AhCache, AhLease, Context, Gid, GidEntry, GlobalRoute, Gsi, MAD_LEN, MadHandler, MadOrigin, Pd,
+    ServiceBinding,
 };
 use rand::rngs::StdRng;
 use std::collections::HashMap;
@@ -40,18 +43,10 @@ struct Route {
 /// resolved, or handed to a user.
 pub(crate) struct Protocol {
     pub(crate) endpoint: Endpoint,
+    pub(crate) services: Services,
     /// Who gets the events with which cookie.
     ids: HashMap<u64, Weak<IdCore>>,
     next_cookie: u64,
-}
-
-/// What is to be done once the lock is released.
-#[derive(Default)]
-struct Outcome {
-    transmits: Vec<Transmit>,
-    /// Events that nobody will read; with one may go an id, whose end takes the lock.
-    dropped: Vec<Queued>,
-    wake_at: Option<Nanos>,
 }
 
 impl Manager {
@@ -61,7 +56,12 @@ impl Manager {
         let gsi = context.gsi().ok_or(Error::NoGsi { device: info.name })?;
         let mut config = Config::new(info.node_guid, gsi.comm_id_prefix());
         change(&mut config);
-        let protocol = Protocol { endpoint: Endpoint::new(config, rng), ids: HashMap::new(), next_cookie: 1 };
+        let protocol = Protocol {
+            endpoint: Endpoint::new(config, rng),
+            services: Services::new(gsi.clone()),
+            ids: HashMap::new(),
+            next_cookie: 1,
+        };
         let pd = context.alloc_pd().map_err(Error::device("making a protection domain"))?;
         let cache = context.ah_cache().map_err(Error::device("making the cache of address handles"))?;
         let manager = Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -90,33 +90,40 @@ impl Manager {
         *self.protocol.lock().endpoint.counters()
     }
 
-    /// Runs `work` on the protocol, then does what follows from it.
+    /// Runs `work` on the protocol, then does what follows from it. For those who hold no lock.
     pub(crate) fn run<T>(self: &Arc<Self>, work: impl FnOnce(&mut Protocol, Nanos) -> T) -> T {
-        let mut outcome = Outcome::default();
+        self.run_locked(&mut Later::default(), work)
+    }
+
+    /// The same for those who hold the state of an id, and have made `later` before they locked it. What the protocol has to say leaves
+    /// before this returns, so that the messages of an id leave in the order of the calls that lead to them; that blocks nobody, see
+    /// [`Manager::handle`].
+    pub(crate) fn run_locked<T>(
+        self: &Arc<Self>,
+        later: &mut Later,
+        work: impl FnOnce(&mut Protocol, Nanos) -> T,
+    ) -> T {
         let now = self.gsi.now();
-        let result = {
+        let (result, transmits, wake_at) = {
             let mut protocol = self.protocol.lock();
             let result = work(&mut protocol, now);
             while let Some(event) = protocol.endpoint.poll_event() {
-                self.dispatch(&mut protocol, event, &mut outcome);
+                self.dispatch(&mut protocol, event, later);
             }
-            while let Some(transmit) = protocol.endpoint.poll_transmit() {
-                outcome.transmits.push(transmit);
-            }
-            outcome.wake_at = protocol.endpoint.poll_timeout();
-            result
+            let transmits: Vec<Transmit> = std::iter::from_fn(|| protocol.endpoint.poll_transmit()).collect();
+            (result, transmits, protocol.endpoint.poll_timeout())
         };
-        for transmit in &outcome.transmits {
+        for transmit in &transmits {
             self.send(transmit);
         }
-        if let Some(deadline) = outcome.wake_at {
+        if let Some(deadline) = wake_at {
             self.gsi.wake_at(deadline);
         }
         result
     }
 
     /// Gives an event to its id.
-    fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, outcome: &mut Outcome) {
+    fn dispatch(self: &Arc<Self>, protocol: &mut Protocol, event: ProtoEvent, later: &mut Later) {
         let (cookie, queued) = match event {
             ProtoEvent::ConnectRequest(request) => {
                 let Some(listener) = protocol.id(request.listener_cookie) else { return };
@@ -136,10 +143,11 @@ impl Manager {
                 let child = IdCore::of_question(self, protocol, &listener, &request);
                 (request.listener_cookie, Queued::Question { child, request: Box::new(request) })
             }
+            ProtoEvent::ListenerReleased { listener } => return protocol.services.released(listener),
         };
         match protocol.id(cookie) {
-            Some(id) => outcome.dropped.extend(id.push(queued)),
-            None => outcome.dropped.push(queued),
+            Some(id) => later.add(id.push(queued)),
+            None => later.add(Later::unread([queued].into())),
         }
     }
 
@@ -193,6 +201,27 @@ impl Manager {
     pub(crate) fn ephemeral_port(&self) -> u16 {
         let random = self.protocol.lock().endpoint.random_psn();
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
+    }
+
+    /// Claims a service of the host for this manager. Waits for the registry of the host, at most some seconds.
+    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<()> {
+        if self.protocol.lock().services.reclaim(service) {
+            return Ok(());
+        }
+        match self.gsi.bind_service(service) {
+            Ok(()) => {
+                self.protocol.lock().services.claimed(service);
+                Ok(())
+            }
+            // The listener that had it may have closed meanwhile.
+            Err(ferroce_verbs::Error::InUse { .. }) if self.protocol.lock().services.reclaim(service) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a claimed service back for which there is no listener.
+    pub(crate) fn unclaim(&self, service: ServiceBinding) {
+        self.protocol.lock().services.unclaim(service);
     }
 
     /// The entry of a local GID, on the interface `scope_id` if it is not 0.

@@ -4,7 +4,6 @@ mod cases;
 mod support;
 
 use cases::datagrams::{self, ask};
-use ferroce_cm::proto::CmError;
 use ferroce_cm::{ConnParam, Error, EventKind, Phase, PortSpace, UDP_QKEY};
 use ferroce_soft::LinkMode;
 use ferroce_verbs::{QpInitAttr, QpState, QpType};
@@ -123,7 +122,7 @@ fn a_question_that_nobody_waits_for_is_not_shown_and_cannot_be_answered() {
     let (server, private_data) = b.request();
     assert_eq!(private_data, b"third");
     std::thread::sleep(FORGOTTEN);
-    assert!(matches!(server.accept(&ConnParam::default()), Err(Error::Protocol(CmError::Stale))));
+    assert!(matches!(server.accept(&ConnParam::default()), Err(Error::Phase { call: "accept", .. })));
     drop((first, second, server, listener));
     b.is_clean();
 }

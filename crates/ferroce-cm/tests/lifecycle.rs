@@ -4,7 +4,7 @@ mod cases;
 mod support;
 
 use cases::lifecycle;
-use ferroce_cm::{Error, EventKind};
+use ferroce_cm::{Error, EventKind, PortSpace};
 use ferroce_soft::LinkMode;
 use support::Host;
 use support::bed::Bed;
@@ -30,6 +30,12 @@ fn whole_life_over_udp() {
 #[test]
 fn an_address_may_be_of_two() {
     over_shared_memory(lifecycle::an_address_may_be_of_two);
+}
+
+#[test]
+fn whole_life_in_the_port_space_ib() {
+    over_shared_memory(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
+    over_udp(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod removed;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use cases::{datagrams, lifecycle, overload, races, short_path};
+use cases::{datagrams, deciding, lifecycle, overload, races, short_path};
 use ferroce_cm::{ConnectionManager, PortSpace};
 use ferroce_verbs::provider::Device;
 use left::Opened;
@@ -39,6 +39,9 @@ const CASES: &[Case] = &[
     ("migrated with unread events", lifecycle::migration_takes_unread_events_along_and_wakes_the_new_reader),
     ("the end of a program", lifecycle::the_end_of_a_program_ends_its_connections),
     ("an address of two", lifecycle::an_address_may_be_of_two),
+    ("a grant that does not fit", deciding::a_grant_that_does_not_fit_is_made_again),
+    ("shared receive queues", deciding::shared_receive_queues_are_told_of),
+    ("the attributes of a destroyed id", deciding::a_destroyed_id_has_no_attributes),
     ("datagrams: whole life", datagrams::whole_life),
     ("datagrams: nobody listens, and the user refuses", datagrams::nobody_listens_and_the_user_refuses_are_two_things),
     (

@@ -4,8 +4,9 @@ use super::resolve::with_scope;
 use super::setup::Negotiated;
 use super::{Id, IdState, Phase};
 use crate::backend::Backend;
-use crate::proto::{AcceptParams, Address, ConnectParams, ConnectRequest};
-use crate::{Error, PortSpace, Result};
+use crate::later::Later;
+use crate::proto::{AcceptParams, Address, CmError, ConnectParams, ConnectRequest};
+use crate::{Error, Result};
 use ferroce_verbs::{Gid, QpType};
 use ferroce_wire::IpPair;
 use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, TransportService};
@@ -24,7 +25,7 @@ pub struct ConnParam<'a> {
     pub retry_count: Option<u8>,
     /// How often queue pairs retry after "receiver not ready", at most 7, which is for ever. `None`: 7.
     pub rnr_retry_count: Option<u8>,
-    /// The queue pair, if it is not the id's own: its user then moves it.
+    /// The queue pair, if it is not the id's own: its user then moves it. It is of the type RC.
     pub qp_num: Option<u32>,
     /// It has a shared receive queue, if it is not the id's own.
     pub srq: bool,
@@ -45,8 +46,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters; [`Error::Unsupported`] if the queue pair is of
-    /// the type UC and the kernel manages connections.
+    /// [`Error::Phase`] unless the route is resolved; what the protocol says of the parameters.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         let manager = match &self.core().backend {
             Backend::Native(manager) => manager,
@@ -57,13 +57,15 @@ impl Id {
             return self.ask(manager, param);
         }
         let options = *core.options.lock();
+        let mut later = Later::default();
         let mut state = self.state()?;
         let (Phase::RouteResolved, Some(local), Some(peer), Some(gid), Some(path)) =
             (state.phase, state.local, state.peer, state.gid.clone(), state.path)
         else {
             return Err(Error::Phase { call: "connect", phase: state.phase });
         };
-        let (qpn, srq, transport) = state.queue_pair(param)?;
+        let (qpn, srq) = state.queue_pair(param)?;
+        let transport = state.transport(param);
         let (private_data, length) = with_header::<92>(local, peer, param.private_data)?;
         let route = path.grh.unwrap_or(ferroce_verbs::GlobalRoute::new(Gid::from(peer.ip()), gid.index));
         let responder_resources = param.responder_resources.unwrap_or(DEPTH);
@@ -71,7 +73,7 @@ impl Id {
         let retry_count = param.retry_count.unwrap_or(7);
         let rnr_retry_count = param.rnr_retry_count.unwrap_or(7);
         let address = manager.address(gid.gid, route.dgid);
-        let (conn, psn) = manager.run(|protocol, now| {
+        let (conn, psn) = manager.run_locked(&mut later, |protocol, now| {
             let cookie = core.enroll(protocol);
             let psn = protocol.endpoint.random_psn();
             let conn = protocol.endpoint.connect(
@@ -104,6 +106,7 @@ impl Id {
         state.conn = Some(conn);
         state.negotiated = Negotiated {
             psn,
+            transport: Some(transport),
             responder_resources,
             initiator_depth,
             retry_count,
@@ -124,7 +127,7 @@ impl Id {
     /// # Errors
     ///
     /// [`Error::Phase`] if there is no request to grant, or it was taken back; [`Error::Device`] if the queue pair cannot be moved, in
-    /// which case the request is rejected; [`Error::Unsupported`] as of [`Self::connect`], and for a `qkey` that the kernel cannot tell.
+    /// which case the request is rejected; [`Error::Unsupported`] for a `qkey` that the kernel cannot tell.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
         let manager = match &self.core().backend {
             Backend::Native(manager) => manager,
@@ -134,54 +137,49 @@ impl Id {
         if core.is_datagram() {
             return self.answer_with_qp(manager, param);
         }
-        let qp = {
+        let mut later = Later::default();
+        // Of two threads that accept, one does; destroying waits for neither.
+        let setup = core.setup.lock();
+        // What does not fit is found before the queue pair is moved: then the request can still be granted.
+        let (answer, qp) = {
             let mut state = self.state()?;
             if state.phase != Phase::Requested {
                 return Err(Error::Phase { call: "accept", phase: state.phase });
             }
-            let negotiated = &mut state.negotiated;
+            let (qpn, srq) = state.queue_pair(param)?;
+            let mut negotiated = state.negotiated;
             negotiated.responder_resources =
                 param.responder_resources.unwrap_or(negotiated.responder_resources).min(DEPTH);
             negotiated.initiator_depth = param.initiator_depth.unwrap_or(negotiated.initiator_depth).min(DEPTH);
-            if let Some(rnr_retry_count) = param.rnr_retry_count {
+            let answer = AcceptParams {
+                qpn,
+                psn: negotiated.psn,
+                responder_resources: negotiated.responder_resources,
+                initiator_depth: negotiated.initiator_depth,
                 // What the peer's queue pair is to do; ours does what the peer said.
-                state.negotiated.offered_rnr_retry = rnr_retry_count;
-            }
-            state.negotiated.psn = manager.run(|protocol, _| protocol.endpoint.random_psn());
-            if param.qp_num.is_none() { state.qp.clone() } else { None }
+                rnr_retry_count: param.rnr_retry_count.unwrap_or(7),
+                srq,
+                ece: None,
+                private_data: param.private_data,
+                deadline: None,
+                cookie: core.cookie.load(crate::sync::atomic::Ordering::Relaxed),
+            };
+            answer.check()?;
+            state.negotiated = negotiated;
+            (answer, if param.qp_num.is_none() { state.qp.clone() } else { None })
         };
         if let Some(qp) = &qp
-            && let Err(error) = core.set_up(qp)
+            && let Err(error) = core.move_to_rts(qp, &setup)
         {
             core.abandon();
             return Err(error);
         }
         let mut state = self.state()?;
-        let (qpn, srq, _) = state.queue_pair(param)?;
         let (Phase::Requested, Some(conn)) = (state.phase, state.conn) else {
             return Err(Error::Phase { call: "accept", phase: state.phase });
         };
-        let negotiated = state.negotiated;
-        manager.run(|protocol, now| {
-            protocol.endpoint.accept(
-                now,
-                conn,
-                &AcceptParams {
-                    qpn,
-                    psn: negotiated.psn,
-                    responder_resources: negotiated.responder_resources,
-                    initiator_depth: negotiated.initiator_depth,
-                    rnr_retry_count: negotiated.offered_rnr_retry,
-                    srq,
-                    ece: None,
-                    private_data: param.private_data,
-                    deadline: None,
-                    cookie: core.cookie.load(crate::sync::atomic::Ordering::Relaxed),
-                },
-            )
-        })?;
-        state.phase = Phase::Accepted;
-        Ok(())
+        let accepted = manager.run_locked(&mut later, |protocol, now| protocol.endpoint.accept(now, conn, &answer));
+        state.decided("accept", accepted, Phase::Accepted)
     }
 
     /// Refuses a connection that a peer has asked for, or that a peer has granted (`rdma_reject`). `private_data` is at most 148
@@ -198,16 +196,16 @@ impl Id {
         if self.core().is_datagram() {
             return self.refuse(manager, private_data);
         }
+        let mut later = Later::default();
         let mut state = self.state()?;
         let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
             return Err(Error::Phase { call: "reject", phase: state.phase });
         };
-        manager.run(|protocol, now| {
+        let rejected = manager.run_locked(&mut later, |protocol, now| {
             let info = AdditionalInfo::EMPTY;
             protocol.endpoint.reject(now, conn, RejectReason::ConsumerDefined, info, private_data)
-        })?;
-        state.phase = Phase::Disconnected;
-        Ok(())
+        });
+        state.decided("reject", rejected, Phase::Disconnected)
     }
 
     /// Confirms a connection that the peer has granted (`rdma_establish`), after [`crate::EventKind::ConnectResponse`]. Moves the id's queue
@@ -241,13 +239,14 @@ impl Id {
             Backend::Native(manager) => manager,
             Backend::Kernel(manager) => return self.notify_kernel(manager),
         };
+        let call = "notify_established";
+        let mut later = Later::default();
         let state = self.state()?;
         match (state.phase, state.conn) {
-            (Phase::Accepted | Phase::Connected, Some(conn)) => {
-                manager.run(|protocol, _| protocol.endpoint.notify_established(conn))?;
-                Ok(())
-            }
-            (phase, _) => Err(Error::Phase { call: "notify_established", phase }),
+            (Phase::Accepted | Phase::Connected, Some(conn)) => manager
+                .run_locked(&mut later, |protocol, _| protocol.endpoint.notify_established(conn))
+                .map_err(|error| over(call, error)),
+            (phase, _) => Err(Error::Phase { call, phase }),
         }
     }
 
@@ -264,18 +263,19 @@ impl Id {
             Backend::Kernel(manager) => return self.disconnect_by_kernel(manager),
         };
         let core = self.core();
+        let mut later = Later::default();
         let qp = {
             let mut state = self.state()?;
             match (state.phase, state.conn) {
                 (Phase::Disconnecting, _) | (Phase::Disconnected, None) => None,
                 (Phase::Disconnected, Some(conn)) => {
                     // Where there is nobody to answer, it does nothing.
-                    manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    manager.run_locked(&mut later, |protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
                     state.qp.clone()
                 }
                 (Phase::Connected | Phase::Accepted, Some(conn)) => {
                     state.phase = Phase::Disconnecting;
-                    manager.run(|protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
+                    manager.run_locked(&mut later, |protocol, now| protocol.endpoint.disconnect(now, conn, &[]))?;
                     state.qp.clone()
                 }
                 (phase, _) => {
@@ -299,30 +299,47 @@ impl super::IdCore {
             Backend::Native(manager) => manager,
             Backend::Kernel(manager) => return self.abandon_by_kernel(manager),
         };
+        let mut later = Later::default();
         let mut state = self.state.lock();
         let (Phase::Requested | Phase::Responding, Some(conn)) = (state.phase, state.conn) else { return false };
         state.phase = Phase::Disconnected;
         let (reason, info) = (RejectReason::ConsumerDefined, AdditionalInfo::EMPTY);
-        manager.run(|protocol, now| protocol.endpoint.reject(now, conn, reason, info, &[]).is_ok())
+        manager.run_locked(&mut later, |protocol, now| protocol.endpoint.reject(now, conn, reason, info, &[]).is_ok())
     }
 }
 
 impl IdState {
-    /// Number, shared receive queue and service of the queue pair that connects.
-    pub(super) fn queue_pair(&self, param: &ConnParam<'_>) -> Result<(u32, bool, TransportService)> {
+    /// Number of the queue pair that connects, and whether it has a shared receive queue.
+    pub(super) fn queue_pair(&self, param: &ConnParam<'_>) -> Result<(u32, bool)> {
         if let Some(qp_num) = param.qp_num {
-            return Ok((qp_num, param.srq, TransportService::Rc));
+            return Ok((qp_num, param.srq));
         }
         let qp = self.qp.as_ref().ok_or(Error::Phase { call: "connecting without a queue pair", phase: self.phase })?;
-        let transport = if qp.qp_type() == QpType::Uc { TransportService::Uc } else { TransportService::Rc };
-        Ok((qp.qp_num(), param.srq, transport))
+        Ok((qp.qp_num(), self.srq))
     }
 
-    /// Takes over what a peer asks for.
-    pub(super) fn take_request(&mut self, request: &ConnectRequest) {
+    /// What the queue pair that connects is to be connected by.
+    fn transport(&self, param: &ConnParam<'_>) -> TransportService {
+        let own = self.qp.as_ref().filter(|_| param.qp_num.is_none());
+        if own.is_some_and(|qp| qp.qp_type() == QpType::Uc) { TransportService::Uc } else { TransportService::Rc }
+    }
+
+    /// Takes over what a peer asks for, and that it is to begin to send at `psn`.
+    pub(super) fn take_request(&mut self, request: &ConnectRequest, psn: u32) {
         self.conn = Some(request.conn);
         self.take_addresses(&request.address, request.service_id, request.private_data.as_slice());
-        self.negotiated = Negotiated::of_request(request);
+        self.negotiated = Negotiated::of_request(request, psn);
+    }
+
+    /// What a call that decides on a request says. Where there is nothing to decide any more, the peer has ended it, of which an event says so.
+    pub(super) fn decided<T>(&mut self, call: &'static str, outcome: Result<T, CmError>, phase: Phase) -> Result<T> {
+        let outcome = outcome.map_err(|error| over(call, error));
+        match outcome {
+            Ok(_) => self.phase = phase,
+            Err(Error::Phase { phase, .. }) => self.phase = phase,
+            Err(_) => {}
+        }
+        outcome
     }
 
     /// The addresses of a request.
@@ -333,6 +350,14 @@ impl IdState {
         let peer_port = claimed.map_or(0, |(header, _)| header.src_port);
         // The address is the packet's, whatever the peer claims.
         self.peer = Some(with_scope(SocketAddr::new(address.remote.ip(), peer_port), address.scope_id));
+    }
+}
+
+/// What the protocol's refusal of a call means: the connection may be over already, though nobody has read of it.
+pub(super) fn over(call: &'static str, error: CmError) -> Error {
+    match error {
+        CmError::InvalidState { .. } | CmError::Stale => Error::Phase { call, phase: Phase::Disconnected },
+        error => Error::Protocol(error),
     }
 }
 
@@ -353,7 +378,8 @@ pub(super) fn with_header<const N: usize>(
     Ok((field, length))
 }
 
-/// What tells the peer's listener the addresses (IBTA annex A11).
+/// What tells the peer's listener the addresses (IBTA annex A11). Linux has it wherever addresses are those of IP, whatever the port space
+/// (`cma_format_hdr`, `cma_user_data_offset`).
 fn header(local: SocketAddr, peer: SocketAddr) -> Result<IpCmHeader> {
     let ip = match (local, peer) {
         (SocketAddr::V4(local), SocketAddr::V4(peer)) => IpPair::V4 { src: *local.ip(), dst: *peer.ip() },
@@ -361,9 +387,4 @@ fn header(local: SocketAddr, peer: SocketAddr) -> Result<IpCmHeader> {
         _ => return Err(Error::Address { addr: peer, why: format!("{local} is of another family") }),
     };
     Ok(IpCmHeader { ip, src_port: local.port() })
-}
-
-/// Whether requests of a port space carry that header.
-pub(super) fn has_header(port_space: PortSpace) -> bool {
-    matches!(port_space, PortSpace::Tcp | PortSpace::Udp | PortSpace::IpoIb)
 }

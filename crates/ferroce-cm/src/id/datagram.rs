@@ -5,6 +5,7 @@
 use super::connect::with_header;
 use super::{Id, IdCore, IdState, Phase};
 use crate::event::UdParam;
+use crate::later::Later;
 use crate::manager::Manager;
 use crate::proto::{ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse};
 use crate::{ConnParam, Error, Event, EventKind, Offer, PortSpace, Result};
@@ -32,6 +33,7 @@ impl Id {
     pub(super) fn ask(&self, manager: &Arc<Manager>, param: &ConnParam<'_>) -> Result<()> {
         let core = self.core();
         let timeout = core.options.lock().connect_timeout.as_nanos() as u64;
+        let mut later = Later::default();
         let mut state = self.state()?;
         let (Phase::RouteResolved, Some(local), Some(peer), Some(gid), Some(path)) =
             (state.phase, state.local, state.peer, &state.gid, state.path)
@@ -41,7 +43,7 @@ impl Id {
         let (private_data, length) = with_header::<QUESTION>(local, peer, param.private_data)?;
         let route = path.grh.unwrap_or(GlobalRoute::new(Gid::from(peer.ip()), gid.index));
         let address = manager.address(gid.gid, route.dgid);
-        let sidr = manager.run(|protocol, now| {
+        let sidr = manager.run_locked(&mut later, |protocol, now| {
             let cookie = core.enroll(protocol);
             protocol.endpoint.resolve_service(
                 now,
@@ -64,21 +66,39 @@ impl Id {
 
     /// Answers a peer's question with the id's queue pair, or that of `param`.
     pub(super) fn answer_with_qp(&self, manager: &Arc<Manager>, param: &ConnParam<'_>) -> Result<()> {
+        let mut later = Later::default();
         let mut state = self.state()?;
         let own = state.qp.as_ref().map(ferroce_verbs::Qp::qp_num);
         let qpn =
             param.qp_num.or(own).ok_or(Error::Phase { call: "accepting without a queue pair", phase: state.phase })?;
         let qkey = param.qkey.unwrap_or(UDP_QKEY);
-        self.core().answer(manager, &mut state, "accept", SidrStatus::Success, (qpn, qkey), param.private_data)?;
-        state.phase = Phase::Connected;
-        Ok(())
+        let answer = answer_of(SidrStatus::Success, (qpn, qkey), param.private_data);
+        Self::answer(manager, &mut later, &mut state, "accept", &answer, Phase::Connected)
     }
 
     /// Answers a peer's question with a refusal.
     pub(super) fn refuse(&self, manager: &Arc<Manager>, private_data: &[u8]) -> Result<()> {
+        let mut later = Later::default();
         let mut state = self.state()?;
-        self.core().answer(manager, &mut state, "reject", SidrStatus::Reject, (0, 0), private_data)?;
-        state.phase = Phase::Disconnected;
+        let answer = answer_of(SidrStatus::Reject, (0, 0), private_data);
+        Self::answer(manager, &mut later, &mut state, "reject", &answer, Phase::Disconnected)
+    }
+
+    /// Gives the answer, after which the id is in `phase`.
+    fn answer(
+        manager: &Arc<Manager>,
+        later: &mut Later,
+        state: &mut IdState,
+        call: &'static str,
+        answer: &SidrAnswer<'_>,
+        phase: Phase,
+    ) -> Result<()> {
+        let (Phase::Requested, Some(Sidr::Received(sidr))) = (state.phase, state.sidr) else {
+            return Err(Error::Phase { call, phase: state.phase });
+        };
+        let answered = manager.run_locked(later, |protocol, now| protocol.endpoint.answer_sidr(now, sidr, answer));
+        state.decided(call, answered, phase)?;
+        state.sidr = None;
         Ok(())
     }
 }
@@ -86,24 +106,6 @@ impl Id {
 impl IdCore {
     pub(super) fn is_datagram(&self) -> bool {
         self.port_space == PortSpace::Udp
-    }
-
-    fn answer(
-        self: &Arc<Self>,
-        manager: &Arc<Manager>,
-        state: &mut IdState,
-        call: &'static str,
-        status: SidrStatus,
-        qp: (u32, u32),
-        private_data: &[u8],
-    ) -> Result<()> {
-        let (Phase::Requested, Some(Sidr::Received(sidr))) = (state.phase, state.sidr) else {
-            return Err(Error::Phase { call, phase: state.phase });
-        };
-        let answer = answer_of(status, qp, private_data);
-        manager.run(|protocol, now| protocol.endpoint.answer_sidr(now, sidr, &answer))?;
-        state.sidr = None;
-        Ok(())
     }
 
     /// Ends what a destroyed id has left open. With the protocol's lock held.
@@ -159,12 +161,13 @@ impl IdCore {
 
     /// Lets go of the id's question; returns the way to the peer.
     fn question_over(self: &Arc<Self>, manager: &Arc<Manager>, phase: Phase) -> Option<ferroce_verbs::AhAttr> {
+        let mut later = Later::default();
         let mut state = self.state.lock();
         // Destroyed meanwhile, there is none.
         let Some(Sidr::Asked(sidr)) = state.sidr else { return None };
         state.sidr = None;
         state.phase = phase;
-        manager.run(|protocol, _| protocol.endpoint.destroy_sidr(sidr)).ok()?;
+        manager.run_locked(&mut later, |protocol, _| protocol.endpoint.destroy_sidr(sidr)).ok()?;
         state.path
     }
 }

@@ -12,7 +12,8 @@ impl Id {
     /// Destroys the id (`rdma_destroy_id`): at any time, from any thread, as often as one likes. Returns at once.
     ///
     /// What is under way ends: a request that was sent is taken back, one that came is rejected, the peer of a connection is told
-    /// that it is over, a listener rejects what it has not delivered, multicast groups are left. Unread events are dropped, and no reader begins to
+    /// that it is over, a listener rejects what it has not delivered, multicast groups are left. What was delivered lives on, and as long as a
+    /// request among it may come again, no other program of the host can have the listener's port. Unread events are dropped, and no reader begins to
     /// deliver another one. The id lets go of its queue pair, which lives as long as others hold it.
     pub fn destroy(&self) {
         self.core().destroy();
@@ -35,7 +36,7 @@ impl Id {
 
 impl IdCore {
     pub(crate) fn destroy(self: &Arc<Self>) {
-        let (conn, sidr, listener, service, qp, context, groups, kernel) = {
+        let (conn, sidr, listener, qp, context, groups, kernel) = {
             let mut state = self.state.lock();
             // With the lock: whoever else destroys it returns only once all calls see that it is.
             if state.phase == Phase::Destroyed {
@@ -49,16 +50,7 @@ impl IdCore {
                 std::mem::take(&mut state.groups),
                 std::mem::take(&mut state.kernel),
             );
-            (
-                state.conn.take(),
-                state.sidr.take(),
-                state.listener.take(),
-                state.service.take(),
-                own.0,
-                own.1,
-                own.2,
-                own.3,
-            )
+            (state.conn.take(), state.sidr.take(), state.listener.take(), own.0, own.1, own.2, own.3)
         };
         // Requests that peers make from here on find the queue closed, or the listener.
         let unread = self.queue.close();
@@ -76,14 +68,13 @@ impl IdCore {
             if let Some(sidr) = sidr {
                 Self::close_sidr(&mut protocol.endpoint, now, sidr);
             }
-            if let Some(listener) = listener {
-                let _ = protocol.endpoint.close_listener(now, listener);
+            if let Some(listener) = listener
+                && let Ok(released) = protocol.endpoint.close_listener(now, listener)
+            {
+                protocol.services.closed(listener, released);
             }
             protocol.dismiss(self.cookie.load(Ordering::Relaxed));
         });
-        if let Some(service) = service {
-            manager.gsi.release_service(service);
-        }
         groups.into_iter().for_each(Group::detach);
         // Without locks: with them may go ids, and the queue pair.
         drop((unread, qp, context));

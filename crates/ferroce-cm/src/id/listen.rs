@@ -2,6 +2,7 @@
 
 use super::{Id, Phase};
 use crate::backend::Backend;
+use crate::later::Later;
 use crate::manager::Manager;
 use crate::proto::{Bind, ListenParams, Service};
 use crate::{Error, Result};
@@ -24,7 +25,8 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if another listener of the host has the address, [`Error::NoPort`] if there is no free one,
+    /// [`Error::Address`] if another listener of the host has the address, or a destroyed one of another program, of which requests are left
+    /// that may come again; [`Error::NoPort`] if there is no free one,
     /// [`Error::Phase`] unless the id is bound.
     pub fn listen(&self, backlog: usize) -> Result<()> {
         let manager = match &self.core().backend {
@@ -40,36 +42,38 @@ impl Id {
             }
         };
         let (service, port) = self.claim(manager, addr, gid)?;
+        let mut later = Later::default();
         let mut state = match self.state() {
             Ok(state) if state.phase == Phase::Bound => state,
             other => {
-                manager.gsi.release_service(service);
+                manager.unclaim(service);
                 let phase = other?.phase;
                 return Err(Error::Phase { call: "listen", phase });
             }
         };
         let bind = bind(manager, addr, gid);
-        let listening = manager.run(|protocol, _| {
+        let listening = manager.run_locked(&mut later, |protocol, _| {
             let cookie = core.enroll(protocol);
-            protocol.endpoint.listen(&ListenParams {
+            let listener = protocol.endpoint.listen(&ListenParams {
                 bind,
                 service_id: ServiceId(service.service_id),
                 service: if core.is_datagram() { Service::Datagram } else { Service::Connection },
                 backlog,
                 cookie,
-            })
+            })?;
+            protocol.services.opened(listener, service);
+            Ok::<_, crate::proto::CmError>(listener)
         });
         match listening {
             Ok(listener) => {
                 state.listener = Some(listener);
-                state.service = Some(service);
                 state.local = Some(with_port(addr, port));
                 state.phase = Phase::Listening;
                 Ok(())
             }
             Err(error) => {
                 drop(state);
-                manager.gsi.release_service(service);
+                manager.unclaim(service);
                 Err(error.into())
             }
         }
@@ -84,7 +88,7 @@ impl Id {
         };
         if addr.port() != 0 {
             let service = binding(addr.port());
-            return match manager.gsi.bind_service(service) {
+            return match manager.claim(service) {
                 Ok(()) => Ok((service, addr.port())),
                 Err(ferroce_verbs::Error::InUse { .. }) => {
                     Err(Error::Address { addr, why: "another listener of this host has it".into() })
@@ -94,7 +98,7 @@ impl Id {
         }
         for _ in 0..PORT_TRIES {
             let port = manager.ephemeral_port();
-            match manager.gsi.bind_service(binding(port)) {
+            match manager.claim(binding(port)) {
                 Ok(()) => return Ok((binding(port), port)),
                 Err(ferroce_verbs::Error::InUse { .. }) => {}
                 Err(error) => return Err(Error::device("claiming a port")(error)),

@@ -17,7 +17,7 @@ use crate::proto::{ConnId, ConnectRequest, ListenId, SidrRequest};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, PortSpace, Result};
-use ferroce_verbs::{AhAttr, GidEntry, Qp, ServiceBinding};
+use ferroce_verbs::{AhAttr, GidEntry, Qp};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -68,13 +68,14 @@ struct IdState {
     /// Its part in a resolution, in the port space UDP.
     sidr: Option<datagram::Sidr>,
     listener: Option<ListenId>,
-    service: Option<ServiceBinding>,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
     /// The local GID to send from.
     gid: Option<GidEntry>,
     path: Option<AhAttr>,
     qp: Option<Qp>,
+    /// Which has a shared receive queue.
+    srq: bool,
     /// Multicast groups, in the port space UDP.
     groups: Vec<multicast::Group>,
     negotiated: setup::Negotiated,
@@ -142,8 +143,9 @@ impl std::fmt::Display for Phase {
 pub struct Options {
     /// Type of service: the traffic class of all packets. 0.
     pub tos: u8,
-    /// The queue pair's local ACK timeout, exponent of 4.096 µs times 2 to its power, at most 31. 14, which is 67 ms. A kernel that manages
-    /// connections adds what its device needs, and has its own default, which 14 stands for.
+    /// The queue pair's local ACK timeout, exponent of 4.096 µs times 2 to its power, at most 31. 14, which is 67 ms; for who accepts
+    /// 14 stands for what the peer has asked for. A kernel that manages connections adds what its device needs, and has its own default,
+    /// which 14 stands for.
     pub ack_timeout: u8,
     /// What a queue pair without receives asks its peer to wait, the code of `rnr_timer`. 12, which is 0.64 ms; librdmacm's 0 is
     /// 655 ms (ydb nbs #5790).
@@ -195,12 +197,12 @@ impl IdCore {
                     conn: None,
                     sidr: None,
                     listener: None,
-                    service: None,
                     local: None,
                     peer: None,
                     gid: None,
                     path: None,
                     qp: None,
+                    srq: false,
                     groups: Vec::new(),
                     negotiated: setup::Negotiated::default(),
                     kernel: kernel::Part::default(),
@@ -223,7 +225,8 @@ impl IdCore {
         let (id, cookie) = Self::child(manager, protocol, listener);
         // The name is fresh.
         let _ = protocol.endpoint.set_cookie(request.conn, cookie);
-        id.core().state.lock().take_request(request);
+        let psn = protocol.endpoint.random_psn();
+        id.core().state.lock().take_request(request, psn);
         id
     }
 
@@ -365,9 +368,9 @@ impl Id {
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         // Locked, so that it is not destroyed meanwhile.
         let state = self.state()?;
-        let unread = self.core().queue.migrate(self.core(), channel.core());
+        let later = self.core().queue.migrate(self.core(), channel.core());
         drop(state);
-        drop(unread);
+        drop(later);
         Ok(())
     }
 }

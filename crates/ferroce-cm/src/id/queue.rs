@@ -3,6 +3,7 @@
 use super::{Id, IdCore};
 use crate::channel::ChannelCore;
 use crate::kernel::Place;
+use crate::later::Later;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, SidrRequest};
 use crate::sync::Mutex;
 use crate::{Event, UdParam};
@@ -81,8 +82,8 @@ impl EventQueue {
         self.0.lock().channel.clone()
     }
 
-    /// Returns what is unread if the new channel is closed, to be dropped without locks.
-    pub(super) fn migrate(&self, id: &Arc<IdCore>, channel: &Arc<ChannelCore>) -> VecDeque<Queued> {
+    /// If the new channel is closed, what is unread goes.
+    pub(super) fn migrate(&self, id: &Arc<IdCore>, channel: &Arc<ChannelCore>) -> Later {
         let mut inner = self.0.lock();
         inner.channel = channel.clone();
         // What is in the old list leads nowhere: its reader sees that the id is not on that channel.
@@ -90,34 +91,36 @@ impl EventQueue {
         inner.list(id)
     }
 
-    /// Ends it; returns what nobody will read, to be dropped without locks.
-    pub(super) fn close(&self) -> VecDeque<Queued> {
+    /// Ends it: what is unread goes.
+    pub(super) fn close(&self) -> Later {
         let mut inner = self.0.lock();
         inner.closed = true;
-        std::mem::take(&mut inner.events)
+        Later::unread(std::mem::take(&mut inner.events))
     }
 }
 
 impl Inner {
-    /// Puts the id into the list of its channel if it belongs there. If the channel is closed nobody will read the events: returns
-    /// them, to be dropped without locks.
-    fn list(&mut self, id: &Arc<IdCore>) -> VecDeque<Queued> {
-        if !self.listed && !self.busy && !self.hidden && !self.events.is_empty() {
-            self.listed = self.channel.push(id);
-            if !self.listed {
-                return std::mem::take(&mut self.events);
-            }
+    /// Puts the id into the list of its channel if it belongs there. If the channel is closed nobody will read the events, which go.
+    fn list(&mut self, id: &Arc<IdCore>) -> Later {
+        if self.listed || self.busy || self.hidden || self.events.is_empty() {
+            return Later::default();
         }
-        VecDeque::new()
+        match self.channel.push(id) {
+            Some(later) => {
+                self.listed = true;
+                later
+            }
+            None => Later::unread(std::mem::take(&mut self.events)),
+        }
     }
 }
 
 impl IdCore {
-    /// Adds an event. Returns what nobody will read, because the id is destroyed or its channel closed; to be dropped without locks.
-    pub(crate) fn push(self: &Arc<Self>, event: Queued) -> VecDeque<Queued> {
+    /// Adds an event. Nobody will read it if the id is destroyed or its channel closed.
+    pub(crate) fn push(self: &Arc<Self>, event: Queued) -> Later {
         let mut inner = self.queue.0.lock();
         if inner.closed {
-            return VecDeque::from([event]);
+            return Later::unread(VecDeque::from([event]));
         }
         inner.events.push_back(event);
         inner.list(self)
@@ -138,9 +141,9 @@ impl IdCore {
         let event = self.process(queued);
         let mut inner = self.queue.0.lock();
         inner.busy = false;
-        let unread = inner.list(self);
+        let later = inner.list(self);
         drop(inner);
-        drop(unread);
+        drop(later);
         // Destroyed meanwhile: what was processed is not delivered.
         event.filter(|_| !self.is_destroyed())
     }
@@ -151,9 +154,9 @@ impl IdCore {
         let mut inner = self.queue.0.lock();
         inner.hidden = false;
         inner.channel = channel;
-        let unread = inner.list(self);
+        let later = inner.list(self);
         drop(inner);
-        drop(unread);
+        drop(later);
     }
 
     /// The channel is closed: what waits there is dropped.

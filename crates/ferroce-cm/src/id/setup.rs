@@ -1,15 +1,16 @@
 //! The queue pair of an id, and what readers do for an event before they deliver it.
 
-use super::connect::has_header;
+use super::connect::over;
 use super::queue::Queued;
 use super::resolve::{path, scope_of};
 use super::{Id, IdCore, Phase, datagram};
 use crate::backend::Backend;
+use crate::later::Later;
 use crate::proto::{ConnectRequest, Event as ProtoEvent, Response};
 use crate::sync::MutexGuard;
-use crate::{Error, Event, EventKind, Offer, Refusal, Result};
+use crate::{Error, Event, EventKind, Offer, Options, Refusal, Result};
 use ferroce_verbs::{Access, Gid, Mtu, Pd, Qp, QpAttr, QpInitAttr, QpState, QpType};
-use ferroce_wire::cm::IpCmHeader;
+use ferroce_wire::cm::{IpCmHeader, TransportService};
 use std::sync::Arc;
 
 /// Who moves an id's queue pair to RTS once the peer has granted the connection.
@@ -27,6 +28,8 @@ pub enum SetupIn {
 pub(super) struct Negotiated {
     /// At which the peer begins to send: each side says where it wants to begin to receive (IBTA 12.7.31).
     pub(super) psn: u32,
+    /// Of which type the queue pairs are, once that is known.
+    pub(super) transport: Option<TransportService>,
     pub(super) remote_qpn: u32,
     /// At which this side begins to send, as the peer says.
     pub(super) remote_psn: u32,
@@ -34,8 +37,6 @@ pub(super) struct Negotiated {
     pub(super) initiator_depth: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
-    /// What the peer's queue pair is to do.
-    pub(super) offered_rnr_retry: u8,
     pub(super) path_mtu: MtuOrNone,
     pub(super) ack_timeout: u8,
     pub(super) flow_label: u32,
@@ -43,9 +44,11 @@ pub(super) struct Negotiated {
 }
 
 impl Negotiated {
-    pub(super) fn of_request(request: &ConnectRequest) -> Self {
+    /// What a peer asks for, who is to begin to send at `psn`.
+    pub(super) fn of_request(request: &ConnectRequest, psn: u32) -> Self {
         Self {
-            psn: 0,
+            psn,
+            transport: Some(request.transport),
             remote_qpn: request.remote_qpn,
             remote_psn: request.remote_psn,
             // The peer's depths, as this side sees them.
@@ -53,7 +56,6 @@ impl Negotiated {
             initiator_depth: request.responder_resources,
             retry_count: request.retry_count,
             rnr_retry_count: request.rnr_retry_count,
-            offered_rnr_retry: 7,
             path_mtu: mtu_of(request.path_mtu),
             ack_timeout: request.path.local_ack_timeout.min(31),
             flow_label: request.path.flow_label,
@@ -85,16 +87,26 @@ impl Id {
     /// # Errors
     ///
     /// [`Error::Phase`] if it has one, or if the kernel is to manage its connections and does not know yet which device that takes: it must be
-    /// bound to an address, or have the peer's; [`Error::Device`] if the device refuses, or the type does not suit the port space.
+    /// bound to an address, or have the peer's; [`Error::Device`] if the device refuses, or the type does not suit the port space or the peer's
+    /// queue pair: connections are of the types RC and UC, and where the kernel manages them of the type RC.
     pub fn create_qp(&self, pd: &Pd, attr: &QpInitAttr) -> Result<Qp> {
         let check = |state: &super::IdState| match &state.qp {
             Some(_) => Err(Error::Phase { call: "creating a second queue pair", phase: state.phase }),
-            None => Ok(()),
+            None => Ok(state.negotiated.transport),
         };
-        check(&*self.state()?)?;
+        let wanted = check(&*self.state()?)?;
         let is_datagram = self.core().is_datagram();
-        if is_datagram != (attr.qp_type == QpType::Ud) {
-            let why = "the port space UDP takes queue pairs of the type UD, others take others";
+        let by_kernel = matches!(self.core().backend, Backend::Kernel(_));
+        let refusal = match (attr.qp_type, wanted) {
+            (QpType::Ud, _) if is_datagram => None,
+            (QpType::Ud, _) => Some("queue pairs of the type UD are for the port space UDP"),
+            _ if is_datagram => Some("the port space UDP takes queue pairs of the type UD"),
+            (QpType::Uc, _) if by_kernel => Some("the kernel connects queue pairs of the type RC only"),
+            (QpType::Uc, Some(TransportService::Rc)) => Some("the peer's queue pair is of the type RC"),
+            (QpType::Rc, Some(TransportService::Uc)) => Some("the peer's queue pair is of the type UC"),
+            (QpType::Rc | QpType::Uc, _) => None,
+        };
+        if let Some(why) = refusal {
             return Err(Error::device("creating a queue pair")(ferroce_verbs::Error::invalid("qp_type", why)));
         }
         // Without the lock: on a NIC this takes long.
@@ -106,6 +118,7 @@ impl Id {
         let mut state = self.state()?;
         check(&state)?;
         state.qp = Some(qp.clone());
+        state.srq = attr.srq.is_some();
         Ok(qp)
     }
 
@@ -113,7 +126,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Phase`] if not enough is agreed on for that; where the kernel manages connections, for INIT as of [`Self::create_qp`].
+    /// [`Error::Destroyed`]; [`Error::Phase`] if not enough is agreed on for that; where the kernel manages connections, for INIT as of [`Self::create_qp`].
     pub fn qp_attr(&self, state: QpState) -> Result<QpAttr> {
         self.core().attr(state)
     }
@@ -126,16 +139,23 @@ impl IdCore {
             Backend::Kernel(manager) => return self.attr_of_kernel(manager, to),
         };
         if self.is_datagram() {
-            return datagram::qp_attr(to)
-                .ok_or_else(|| Error::Phase { call: "qp_attr", phase: self.state.lock().phase });
+            let phase = self.state.lock().phase;
+            if phase == Phase::Destroyed {
+                return Err(Error::Destroyed);
+            }
+            return datagram::qp_attr(to).ok_or(Error::Phase { call: "qp_attr", phase });
         }
         let options = *self.options.lock();
         let state = self.state.lock();
+        if state.phase == Phase::Destroyed {
+            return Err(Error::Destroyed);
+        }
         let agreed = matches!(
             state.phase,
             Phase::Responding | Phase::Requested | Phase::Accepted | Phase::Connected | Phase::Disconnecting
         );
         let negotiated = state.negotiated;
+        let is_uc = negotiated.transport == Some(TransportService::Uc);
         match to {
             QpState::Init => Ok(QpAttr::init(Access::ALL)),
             QpState::Rtr if agreed => {
@@ -154,14 +174,20 @@ impl IdCore {
                 let tos = if options.tos == 0 { negotiated.traffic_class } else { options.tos };
                 let av = known.1.unwrap_or_else(|| path(gid.index, Gid::from(peer.ip()), negotiated.flow_label, tos));
                 let mtu = negotiated.path_mtu.map_or(gid.mtu, |mtu| mtu.min(gid.mtu));
+                if is_uc {
+                    return Ok(QpAttr::rtr_uc(av, mtu, negotiated.remote_qpn, negotiated.psn));
+                }
                 let mut attr = QpAttr::rtr(av, mtu, negotiated.remote_qpn, negotiated.psn);
                 attr.max_dest_rd_atomic = Some(negotiated.responder_resources);
                 attr.min_rnr_timer = Some(options.min_rnr_timer);
                 Ok(attr)
             }
+            QpState::Rts if agreed && is_uc => Ok(QpAttr::rts_unreliable(negotiated.remote_psn)),
             QpState::Rts if agreed => {
                 let mut attr = QpAttr::rts(negotiated.remote_psn);
-                attr.timeout = Some(negotiated.ack_timeout);
+                // Of who accepts, the peer's, unless the program has another one.
+                let own = Some(options.ack_timeout).filter(|&own| own != Options::default().ack_timeout);
+                attr.timeout = Some(own.map_or(negotiated.ack_timeout, |own| own.min(31)));
                 attr.retry_cnt = Some(negotiated.retry_count);
                 attr.rnr_retry = Some(negotiated.rnr_retry_count);
                 attr.max_rd_atomic = Some(negotiated.initiator_depth);
@@ -217,6 +243,7 @@ impl IdCore {
         if let Some(qp) = qp {
             self.set_up(qp)?;
         }
+        let mut later = Later::default();
         let mut state = self.state.lock();
         let (Phase::Responding, Some(conn)) = (state.phase, state.conn) else {
             return Err(match state.phase {
@@ -224,7 +251,9 @@ impl IdCore {
                 phase => Error::Phase { call: "establish", phase },
             });
         };
-        manager.run(|protocol, _| protocol.endpoint.establish(conn, &[]))?;
+        let confirmed = manager.run_locked(&mut later, |protocol, _| protocol.endpoint.establish(conn, &[]));
+        // Where the peer has ended it, giving up finds that, too.
+        confirmed.map_err(|error| over("establish", error))?;
         state.phase = Phase::Connected;
         Ok(())
     }
@@ -253,9 +282,8 @@ impl IdCore {
                     rnr_retry_count: request.rnr_retry_count,
                     srq: request.srq,
                 };
-                let data = request.private_data.as_slice();
-                let data =
-                    if has_header(self.port_space) { data.get(IpCmHeader::LEN..).unwrap_or_default() } else { data };
+                // The header that says the addresses is not the user's.
+                let data = request.private_data.as_slice().get(IpCmHeader::LEN..).unwrap_or_default();
                 event(EventKind::ConnectRequest { id: child, offer }, data)
             }
             Queued::Multicast { group, outcome } => self.on_multicast(id, group, outcome),

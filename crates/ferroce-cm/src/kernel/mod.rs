@@ -18,6 +18,7 @@ pub(crate) use error::{GONE, address, of_status, refused};
 pub(crate) use handle::{KernelGroup, KernelId};
 
 use crate::id::{IdCore, Queued};
+use crate::later::Later;
 use crate::proto::Usage;
 use crate::sync::Mutex;
 use crate::{Error, PortSpace, Result};
@@ -25,7 +26,6 @@ use ferroce_abi::Host;
 use ferroce_abi::rdma_cm::{CmEvent, CmEventParam, CmFile, ConnParam, RdmaCm, wire};
 use ferroce_verbs::Context;
 use pump::Alarm;
-use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,20 +254,20 @@ impl KernelManager {
             }
             return;
         };
-        let unread =
+        let later =
             if event.brings_id() { self.request(&owner, event) } else { owner.push(Queued::Kernel(Box::new(event))) };
-        drop(unread);
+        drop(later);
     }
 
     /// Puts a request into its listener's queue, or rejects it at once if that is full.
-    fn request(self: &Arc<Self>, listener: &Arc<IdCore>, event: CmEvent) -> VecDeque<Queued> {
+    fn request(self: &Arc<Self>, listener: &Arc<IdCore>, event: CmEvent) -> Later {
         let Some(place) = listener.backlog().and_then(|backlog| backlog.place()) else {
             tracing::debug!("a request is rejected: the backlog is full");
             if let Err(error) = self.device.reject(event.id, &[]) {
                 tracing::debug!(%error, "it was taken back");
             }
             drop(KernelId::new(self.clone(), 0, event.id));
-            return VecDeque::new();
+            return Later::default();
         };
         let child = IdCore::of_kernel_request(self, listener, |owner| {
             let uid = self.table.lock().enter(Owner::Id(owner));

@@ -3,7 +3,7 @@
 use super::device::Answer;
 use super::search::{exhaust, sample};
 use super::{What, World, join, tolerate};
-use crate::{ConnParam, EventKind, Phase, SetupIn};
+use crate::{ConnParam, Error, EventKind, Phase, SetupIn};
 use shuttle::thread;
 
 /// The peer's answer comes, the event thread moves the queue pair, and two threads destroy the id.
@@ -218,4 +218,36 @@ fn decided_thrice() {
 fn granted_refused_and_destroyed_at_once() {
     exhaust(1, decided_thrice);
     sample(2000, decided_thrice);
+}
+
+/// A request is granted by two threads at once: one does it, with what the queue pair has.
+fn granted_twice() {
+    let world = World::new(Answer::Grant);
+    let listener = world.listener();
+    let id = world.requested();
+    let callers: Vec<_> = [1, 2]
+        .map(|depth| {
+            let id = id.clone();
+            thread::spawn(move || {
+                let param = ConnParam { responder_resources: Some(depth), ..ConnParam::default() };
+                match id.accept(&param) {
+                    Ok(()) => true,
+                    Err(Error::Phase { .. }) => false,
+                    Err(error) => panic!("{error}"),
+                }
+            })
+        })
+        .into();
+    let granted = callers.into_iter().map(|caller| caller.join().unwrap()).filter(|&ok| ok).count();
+    assert_eq!(granted, 1);
+    world.drain(&world.channel);
+    assert_eq!(world.all(&id), [What::Established]);
+    drop((id, listener));
+    world.finish();
+}
+
+#[test]
+fn granted_by_two_threads_at_once() {
+    exhaust(2, granted_twice);
+    sample(1000, granted_twice);
 }

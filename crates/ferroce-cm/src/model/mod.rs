@@ -14,6 +14,7 @@ mod polling;
 mod search;
 mod short;
 mod waiting;
+mod waking;
 
 use crate::backend::Backend;
 use crate::id::IdCore;
@@ -285,7 +286,7 @@ fn join(threads: Vec<JoinHandle<()>>) {
 /// What a call may say of an id that another thread may have destroyed, or whose peer may have ended it.
 fn tolerate<T>(result: crate::Result<T>) {
     match result {
-        Ok(_) | Err(Error::Destroyed | Error::Phase { .. } | Error::Protocol(_) | Error::Device { .. }) => {}
+        Ok(_) | Err(Error::Destroyed | Error::Phase { .. } | Error::Device { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn is_readable(channel: &EventChannel) -> bool {
-    let fd = channel.fd();
+    let fd = channel.fd().unwrap();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
@@ -22,7 +22,7 @@ fn awaited() {
     let ids: Vec<Id> = (0..2).map(|_| world.cm.create_id(&world.channel, PortSpace::Tcp)).collect();
     let tasks = (0..2).map(|_| {
         let channel = world.channel.clone();
-        thread::spawn(move || drop(block_on(channel.next_async()).unwrap()))
+        thread::spawn(move || drop(block_on(channel.next_async()).unwrap().expect("an event")))
     });
     let tasks = tasks.collect();
     let posters = ids.iter().map(|id| {
@@ -77,8 +77,8 @@ fn a_channel_closes_under_its_tasks() {
 }
 
 /// Somebody reads whenever the descriptor says that there is something, while others bring events: at the end the descriptor
-/// says so exactly if there is something left.
-fn polled() {
+/// says so exactly if there is something left. Who is woken by hand finds nothing, once for each time.
+fn polled(wakes: usize) {
     let world = World::new(Answer::Grant);
     let ids: Vec<Id> = (0..2).map(|_| world.id(super::HERE)).collect();
     // From now on the descriptor is kept.
@@ -96,15 +96,23 @@ fn polled() {
         })
     });
     let mut threads: Vec<_> = pollers.collect();
+    let (channel, woken) = (world.channel.clone(), wakes);
+    threads.push(thread::spawn(move || (0..woken).for_each(|_| channel.wake())));
     threads.extend(ids.iter().map(|id| {
         let (channel, id) = (world.channel.clone(), id.clone());
         thread::spawn(move || channel.post(&id, 1).unwrap())
     }));
     join(threads);
     let left = 2 - read.load(Ordering::Relaxed);
-    assert_eq!(is_readable(&world.channel), left != 0, "{left} events are left");
+    assert!(left == 0 || is_readable(&world.channel), "{left} events are left");
     for _ in 0..left {
         assert!(is_readable(&world.channel) && world.channel.try_next().unwrap().is_some());
+    }
+    let mut interrupts = 0;
+    while is_readable(&world.channel) {
+        assert!(world.channel.try_next().unwrap().is_none());
+        interrupts += 1;
+        assert!(interrupts <= wakes, "a reader would turn round and round");
     }
     assert!(!is_readable(&world.channel) && world.channel.try_next().unwrap().is_none());
     drop(ids);
@@ -113,8 +121,28 @@ fn polled() {
 
 #[test]
 fn the_descriptor_says_whether_there_is_something() {
-    exhaust(1, polled);
-    sample(2000, polled);
+    exhaust(1, || polled(0));
+    sample(2000, || polled(2));
+}
+
+/// Somebody wakes two tasks by hand, of which each awaits an event: they end, and nothing is left of it.
+fn woken() {
+    let world = World::new(Answer::Grant);
+    let tasks = (0..2).map(|_| {
+        let channel = world.channel.clone();
+        thread::spawn(move || assert!(block_on(channel.next_async()).unwrap().is_none()))
+    });
+    let mut threads: Vec<_> = tasks.collect();
+    let channel = world.channel.clone();
+    threads.push(thread::spawn(move || (0..2).for_each(|_| channel.wake())));
+    join(threads);
+    assert!(!is_readable(&world.channel));
+    world.finish();
+}
+
+#[test]
+fn tasks_are_woken_by_hand() {
+    exhaust(2, woken);
 }
 
 /// A task that gives up takes no event along.

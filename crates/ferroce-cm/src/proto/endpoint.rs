@@ -172,6 +172,7 @@ impl Endpoint {
                 Event::SidrRequest(request) => self.sidrs.received.find(request.sidr.0).is_some(),
                 Event::SidrResponse(response) => self.sidrs.sent.find(response.sidr.0).is_some(),
                 Event::SidrUnreachable { sidr, .. } => self.sidrs.sent.find(sidr.0).is_some(),
+                Event::ListenerReleased { .. } => true,
             };
             if is_live {
                 return Some(event);
@@ -264,6 +265,8 @@ impl Endpoint {
             && std::mem::take(&mut passive.half_open)
         {
             self.half_open.remove(&conn.address);
+            let listener = passive.listener;
+            self.request_settled(listener);
         }
     }
 

@@ -62,6 +62,12 @@ pub enum Event {
         /// How often the question was sent.
         sent: u32,
     },
+    /// The requests that a closed listener had left are over or known to be answered: another endpoint may have the service, see
+    /// [`Endpoint::close_listener`](super::Endpoint::close_listener).
+    ListenerReleased {
+        /// Which it was.
+        listener: ListenId,
+    },
 }
 
 /// See [`Event::ConnectRequest`].

@@ -1,10 +1,11 @@
 //! Listeners and their backlogs.
 
 use super::slab::{Name, Slab};
-use super::{Address, CmError, Endpoint, ListenId, Nanos};
+use super::{Address, CmError, Endpoint, Event, ListenId, Nanos};
 use ferroce_verbs::Gid;
 use ferroce_wire::cm::{RejectReason, ServiceId};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// The backlog that stands for 0, as in the kernel.
 const DEFAULT_BACKLOG: usize = 1024;
@@ -69,12 +70,16 @@ pub(super) struct Listener {
     unread: Vec<u32>,
     /// Since when there have been unread requests and none was read.
     stalled_since: Nanos,
+    /// Requests, read or not, that the peer may send again for want of an answer.
+    open: usize,
 }
 
 #[derive(Default)]
 pub(super) struct Listeners {
     by_key: HashMap<(ServiceId, Bind), u32>,
     slab: Slab<Listener>,
+    /// Listeners that are closed, and how many open requests each has left.
+    closed: HashMap<Name, usize>,
 }
 
 impl<T> Default for Slab<T> {
@@ -99,6 +104,10 @@ impl Listeners {
         ListenId(self.slab.name(slot))
     }
 
+    pub(super) fn name(&self, slot: u32) -> Name {
+        self.slab.name(slot)
+    }
+
     pub(super) fn get(&self, slot: u32) -> &Listener {
         &self.slab[slot]
     }
@@ -120,6 +129,7 @@ impl Listeners {
         if listener.unread.is_empty() {
             listener.stalled_since = now;
         }
+        listener.open += 1;
         listener.unread.push(request);
         Place { listener: name, at: (listener.unread.len() - 1) as u32 }
     }
@@ -152,6 +162,7 @@ impl Endpoint {
             cookie: params.cookie,
             unread: Vec::new(),
             stalled_since: 0,
+            open: 0,
         });
         self.listeners.by_key.insert(key, slot);
         Ok(self.listeners.id(slot))
@@ -160,15 +171,20 @@ impl Endpoint {
     /// Stops to listen. Requests that were not read are rejected, and their events are void; those that were read
     /// (see [`request_read`](Self::request_read)) live on.
     ///
+    /// Whether the service may be another endpoint's from now on. If not, then because requests are left that may come again, and must come
+    /// here: somebody else would refuse them. [`Event::ListenerReleased`] follows.
+    ///
     /// # Errors
     ///
     /// [`CmError::Stale`].
-    pub fn close_listener(&mut self, now: Nanos, listener: ListenId) -> Result<(), CmError> {
-        let slot = self.listeners.slab.find(listener.0).ok_or(CmError::Stale)?;
-        let listener = self.listeners.slab.remove(slot);
+    pub fn close_listener(&mut self, now: Nanos, listener: ListenId) -> Result<bool, CmError> {
+        let name = listener.0;
+        let slot = self.listeners.slab.find(name).ok_or(CmError::Stale)?;
+        let listener = &mut self.listeners.slab[slot];
         self.listeners.by_key.remove(&listener.key);
-        for request in listener.unread {
-            match listener.service {
+        let service = listener.service;
+        for request in std::mem::take(&mut listener.unread) {
+            match service {
                 Service::Connection => {
                     if let Some(passive) = &mut self.conns[request].passive {
                         passive.backlog = None;
@@ -178,6 +194,23 @@ impl Endpoint {
                 Service::Datagram => self.refuse_sidr(now, request),
             }
         }
-        Ok(())
+        let open = self.listeners.slab.remove(slot).open;
+        if open != 0 {
+            self.listeners.closed.insert(name, open);
+        }
+        Ok(open == 0)
+    }
+
+    /// A request of this listener does not come again, or may be refused if it does.
+    pub(super) fn request_settled(&mut self, listener: Name) {
+        if let Some(slot) = self.listeners.slab.find(listener) {
+            self.listeners.slab[slot].open -= 1;
+        } else if let Entry::Occupied(mut open) = self.listeners.closed.entry(listener) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+                self.events.push_back(Event::ListenerReleased { listener: ListenId(listener) });
+            }
+        }
     }
 }

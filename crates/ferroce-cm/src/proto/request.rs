@@ -251,6 +251,7 @@ impl Endpoint {
             holds_qpn: true,
             passive: Some(Passive {
                 req: Fingerprint::new(head.tid, req),
+                listener: self.listeners.name(listener),
                 backlog: None,
                 half_open: true,
                 alternate_path: req.alternate.is_some(),

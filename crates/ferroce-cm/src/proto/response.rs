@@ -7,6 +7,16 @@ use super::wire::{Head, encode};
 use super::{AcceptParams, Address, CmError, ConnId, Ece, Endpoint, Event, Nanos, ReceivedData, Response, State};
 use ferroce_wire::cm::{Answered, Mra, PrivateData, Rej, RejectReason, Rep, Rtu, time};
 
+impl AcceptParams<'_> {
+    /// Whether they fit the message. Returns its private data.
+    pub(crate) fn check(&self) -> Result<PrivateData<196>, CmError> {
+        check("QPN", self.qpn, 0xff_ffff)?;
+        check("PSN", self.psn, 0xff_ffff)?;
+        check("RNR retry count", self.rnr_retry_count.into(), 7)?;
+        Ok(PrivateData::new(self.private_data)?)
+    }
+}
+
 impl Endpoint {
     /// Grants a request (REP). The QP must be ready for packets: they may come before [`Event::Established`].
     ///
@@ -15,10 +25,7 @@ impl Endpoint {
     /// If the name is stale, the request was decided or has ended, or a parameter does not fit.
     pub fn accept(&mut self, now: Nanos, conn: ConnId, params: &AcceptParams<'_>) -> Result<(), CmError> {
         let slot = self.conn_slot(conn)?;
-        check("QPN", params.qpn, 0xff_ffff)?;
-        check("PSN", params.psn, 0xff_ffff)?;
-        check("RNR retry count", params.rnr_retry_count.into(), 7)?;
-        let private_data = PrivateData::new(params.private_data)?;
+        let private_data = params.check()?;
         let (vendor_id, options) = Ece::to_wire(params.ece);
         let conn = &mut self.conns[slot];
         let (State::ReqRcvd | State::MraReqSent, Some(passive)) = (conn.state, &conn.passive) else {
@@ -102,13 +109,13 @@ impl Endpoint {
 
     fn on_established(&mut self, slot: u32, private_data: ReceivedData<224>) {
         self.conns[slot].state = State::Established;
-        self.release_half_open(slot);
         self.conn_timers.clear(slot);
         let id = self.conn_id(slot);
         let conn = &self.conns[slot];
         if conn.owned {
             self.events.push_back(Event::Established { conn: id, cookie: conn.cookie, private_data });
         }
+        self.release_half_open(slot);
     }
 
     pub(super) fn on_rep(&mut self, now: Nanos, from: &Address, head: &Head, rep: &Rep) {

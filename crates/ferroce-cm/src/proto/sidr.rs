@@ -2,7 +2,7 @@
 
 use super::listen::{Place, Service};
 use super::request::check;
-use super::slab::Slab;
+use super::slab::{Name, Slab};
 use super::timers::Timers;
 use super::wire::{Head, Route, encode};
 use super::{
@@ -30,6 +30,8 @@ pub(super) struct Received {
     tid: u64,
     service_id: ServiceId,
     backlog: Option<Place>,
+    /// Who was asked, as long as the question may come again and must be answered here.
+    listener: Option<Name>,
     /// Nobody waits for the answer any more; the event has not been read, and keeps its place until it is.
     is_void: bool,
     answer: Option<[u8; MAD_LEN]>,
@@ -146,12 +148,16 @@ impl Endpoint {
         };
         let mad = encode(received.tid, options, rep, Some(answer.private_data.len()));
         received.answer = Some(mad);
+        // A grant may be lost, and the question come again; of a refusal it does no harm if the next one comes from somebody else.
+        let listener = if answer.status == SidrStatus::Success { None } else { received.listener.take() };
         let route = Route::back(&received.address);
         self.transmit(route, mad);
-        // The answer may be lost, and the question come again.
         self.sidrs.received.rename(slot);
         let until = now.saturating_add(self.config.timewait);
         self.sidrs.received_timers.set(slot, until);
+        if let Some(listener) = listener {
+            self.request_settled(listener);
+        }
         Ok(())
     }
 
@@ -228,6 +234,7 @@ impl Endpoint {
             tid: head.tid,
             service_id: req.service_id,
             backlog: None,
+            listener: Some(self.listeners.name(listener)),
             is_void: false,
             answer: None,
         });
@@ -271,12 +278,16 @@ impl Endpoint {
         let received = &mut self.sidrs.received[slot];
         let key = (received.address, received.request_id);
         received.is_void = true;
+        let listener = received.listener.take();
         let is_read = received.backlog.is_none();
         if self.sidrs.by_peer.get(&key) == Some(&slot) {
             self.sidrs.by_peer.remove(&key);
         }
         if is_read {
             self.sidrs.received.remove(slot);
+        }
+        if let Some(listener) = listener {
+            self.request_settled(listener);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The states of a connection, and what is known of one.
 
 use super::listen::Place;
+use super::slab::Name;
 use super::{Address, Nanos};
 use ferroce_wire::MAD_LEN;
 use ferroce_wire::cm::{RejectReason, Req, ServiceId};
@@ -76,6 +77,8 @@ impl Fingerprint {
 /// What is special about the side that was asked.
 pub(super) struct Passive {
     pub(super) req: Fingerprint,
+    /// Who was asked.
+    pub(super) listener: Name,
     /// The user has not decided: the place in the listener's backlog, until the user has read the request.
     pub(super) backlog: Option<Place>,
     /// Counts among the half-open ones.

@@ -3,14 +3,19 @@
 use crate::support::bed::Bed;
 use crate::support::{self, connected, message};
 use ferroce_cm::proto::DisconnectCause;
-use ferroce_cm::{ConnParam, Error, EventKind, Phase, RejectReason, SetupIn};
+use ferroce_cm::{ConnParam, Error, EventKind, Phase, PortSpace, RejectReason, SetupIn};
 use ferroce_verbs::QpState;
 use std::net::SocketAddr;
 
 pub(crate) fn whole_life(bed: &Bed) {
+    whole_life_in(bed, PortSpace::Tcp);
+}
+
+pub(crate) fn whole_life_in(bed: &Bed, port_space: PortSpace) {
     let (a, b) = (bed.open(), bed.open());
-    let (listener, addr) = b.listen();
-    let active = a.connect(addr, b"hello");
+    let (listener, addr) = b.listen_in(port_space);
+    let active = a.resolved_in(port_space, addr);
+    active.connect(&ConnParam { private_data: b"hello", ..ConnParam::default() }).unwrap();
     let (passive, private_data) = b.request();
     // Of this crate's own protocol it is what was given, without padding (ucx #5460).
     bed.same(&private_data, b"hello");

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod datagrams;
+pub(crate) mod deciding;
 pub(crate) mod lifecycle;
 pub(crate) mod overload;
 pub(crate) mod races;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 fn tolerate<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        Err(Error::Destroyed | Error::Phase { .. } | Error::Protocol(_) | Error::Device { .. }) => None,
+        Err(Error::Destroyed | Error::Phase { .. } | Error::Device { .. }) => None,
         Err(error) => panic!("{error}"),
     }
 }
@@ -80,6 +80,24 @@ fn start(side: &Side, port_space: PortSpace, addr: SocketAddr) -> Id {
     id
 }
 
+/// They may be destroyed by another thread, once what was posted is out. Not every device counts them.
+fn no_queue_pairs_are_left(side: &Side) {
+    let context = side.cm.context();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counters = context.counters();
+        match counters.iter().find(|(name, _)| *name == "queue_pairs") {
+            Some((_, 0)) => break,
+            Some((_, left)) => assert!(Instant::now() < deadline, "{left} queue pairs are left"),
+            None => {
+                println!("skipped: {} does not count queue pairs", context.info().name);
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 pub(crate) fn churn(bed: &Bed, port_space: PortSpace, connections: usize, readers: usize) {
     let pace = bed.pace();
     let (a, b) = (bed.open(), bed.open());
@@ -123,9 +141,7 @@ pub(crate) fn churn(bed: &Bed, port_space: PortSpace, connections: usize, reader
     a.is_clean();
     b.is_clean();
     for side in [&a, &b] {
-        let counters = side.cm.context().counters();
-        let qps = counters.iter().find(|(name, _)| *name == "qps").map(|(_, count)| *count);
-        assert_eq!(qps.unwrap_or(0), 0, "queue pairs are left");
+        no_queue_pairs_are_left(side);
     }
     assert!(
         established.load(Ordering::Relaxed) != 0,

@@ -36,13 +36,23 @@ fn closing_rejects_what_was_not_read() {
     let now = w.now;
     w.ep(1).request_read(now, read).unwrap();
     w.ep(1).accept(now, decided, &accept_params(9)).unwrap();
-    w.ep(1).close_listener(now, listener).unwrap();
+    assert_eq!(w.ep(1).close_listener(now, listener), Ok(false), "requests are left that may come again");
     assert_eq!(w.ep(1).close_listener(now, listener), Err(CmError::Stale));
     assert_eq!(w.response(0).conn, conns[1]);
     let Event::Rejected(rejected) = w.event(0) else { panic!("not rejected") };
     assert_eq!((rejected.conn, rejected.reason), (conns[2], RejectReason::ConsumerDefined));
     w.ep(1).accept(now, read, &accept_params(10)).unwrap();
     assert_eq!(w.response(0).conn, conns[0]);
+    // That of the third request was taken before, and is void.
+    assert_eq!(w.kinds(1), ["request"]);
+    // Who has heard from us does not ask again.
+    for conn in [conns[0], conns[1]] {
+        assert!(w.kinds(1).is_empty(), "one is left");
+        w.ep(0).establish(conn, &[]).unwrap();
+        assert!(matches!(w.event(1), Event::Established { .. }));
+    }
+    let Event::ListenerReleased { listener: released } = w.event(1) else { panic!("not released") };
+    assert_eq!(released, listener);
     let late = w.connect(0, 1, 4);
     let Event::Rejected(rejected) = w.event(0) else { panic!("not rejected") };
     assert_eq!((rejected.conn, rejected.reason), (late, RejectReason::InvalidServiceId));
@@ -57,7 +67,7 @@ fn closing_makes_queued_requests_void() {
     for n in 0..10 {
         s.receive(Req { service_id: DATAGRAMS, local_comm_id: n, local_qpn: n, ..s.req() });
     }
-    s.endpoint.close_listener(s.now, listener).unwrap();
+    assert_eq!(s.endpoint.close_listener(s.now, listener), Ok(true), "nothing is left");
     assert!(s.events().is_empty());
     let refusals = s.sent();
     assert_eq!(refusals.len(), 10);

@@ -79,6 +79,7 @@ pub(crate) fn kind(event: &Event) -> &'static str {
         Event::SidrRequest(_) => "sidr request",
         Event::SidrResponse(_) => "sidr response",
         Event::SidrUnreachable { .. } => "sidr unreachable",
+        Event::ListenerReleased { .. } => "listener released",
         _ => "other",
     }
 }

@@ -3,12 +3,12 @@
 
 use crate::params::*;
 use crate::world::{Fate, Link, World};
-use ferroce_cm::proto::{ConnId, Event, Nanos, State};
+use ferroce_cm::proto::{ConnId, Event, ListenId, Nanos, State};
 use ferroce_wire::cm::{AdditionalInfo, RejectReason};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// A connection as the user of one side sees it.
@@ -49,7 +49,9 @@ struct Storm {
     next: u64,
     records: Vec<Record>,
     by_conn: HashMap<(usize, ConnId), usize>,
-    listeners: Vec<Option<ferroce_cm::proto::ListenId>>,
+    listeners: Vec<Option<ListenId>>,
+    /// Listeners that were closed with requests left.
+    unreleased: HashSet<(usize, ListenId)>,
     crashes: bool,
     /// Of each host. One that has crashed begins anew, and so its QPNs come again.
     next_qpn: Vec<u32>,
@@ -81,6 +83,7 @@ impl Storm {
             records: Vec::new(),
             by_conn: HashMap::new(),
             listeners: vec![None; hosts],
+            unreleased: HashSet::new(),
             crashes: false,
             next_qpn: vec![0; hosts],
             established: 0,
@@ -177,6 +180,7 @@ impl Storm {
                 }
                 self.by_conn.retain(|&(of, _), _| of != host);
                 self.listeners[host] = None;
+                self.unreleased.retain(|&(of, _)| of != host);
                 return self.after(3 * S, Act::Restart(host));
             }
             Act::Restart(host) => {
@@ -189,7 +193,9 @@ impl Storm {
             }
             Act::CloseListener(host) => {
                 if let Some(listener) = self.listeners[host].take() {
-                    self.world.ep(host).close_listener(now, listener).expect("it is open");
+                    if !self.world.ep(host).close_listener(now, listener).expect("it is open") {
+                        self.unreleased.insert((host, listener));
+                    }
                     // That destroys what was not read.
                     for record in self.records.iter_mut().filter(|record| record.host == host && !record.lost) {
                         record.destroyed |= self.world.hosts[host].endpoint.state(record.conn).is_none();
@@ -309,7 +315,11 @@ impl Storm {
     }
 
     fn on_event(&mut self, host: usize, event: &Event) {
-        let conn = subject(event).expect("all are about connections");
+        if let Event::ListenerReleased { listener } = event {
+            assert!(self.unreleased.remove(&(host, *listener)), "it had requests left, and is released once");
+            return;
+        }
+        let conn = subject(event).expect("all others are about connections");
         if let Event::ConnectRequest(request) = event {
             return self.on_request(host, request);
         }
@@ -417,6 +427,7 @@ impl Storm {
         }
         self.run_until(220 * S);
         self.world.assert_clean();
+        assert!(self.unreleased.is_empty(), "services are kept for nobody");
         self.established
     }
 }

@@ -95,7 +95,7 @@ impl RcVerbs {
         let pool = Arc::new(Pool::new(&pd, options.buffers, slot_len)?);
         let max_iov = MAX_IOV.min(device.max_sge as usize - 1);
         let attr = attributes(&options, max_inline as usize, max_iov, port.max_msg_sz as usize);
-        let wakeup = Wakeup::new(channel, &[events.fd()])?;
+        let wakeup = Wakeup::new(channel, &[events.fd().map_err(|error| Error::Device(Box::new(error)))?])?;
         Ok(Self(Arc::new(Shared {
             attr,
             local,

@@ -17,6 +17,9 @@ impl IdCore {
         };
         let (id, phase, depths) = {
             let state = self.state.lock();
+            if state.phase == Phase::Destroyed {
+                return Err(Error::Destroyed);
+            }
             // Of datagrams nothing but the first step depends on the kernel.
             if self.is_datagram() && to != QpState::Init {
                 return datagram::qp_attr(to).ok_or(Error::Phase { call: "qp_attr", phase: state.phase });

@@ -7,7 +7,6 @@ use crate::kernel::{KernelId, KernelManager, refused};
 use crate::{Error, Result};
 use ferroce_abi::rdma_cm;
 use ferroce_verbs::Qp;
-use ferroce_wire::cm::TransportService;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +28,7 @@ impl Id {
         let (id, request) = {
             let mut state = self.state()?;
             let id = state.kernel_id("connect", |phase| phase == Phase::RouteResolved)?;
-            let qp_num = if core.is_datagram() { 0 } else { rc(state.queue_pair(param)?)? };
+            let (qp_num, srq) = if core.is_datagram() { (0, false) } else { state.queue_pair(param)? };
             let limits = manager.limits();
             let depths = Depths {
                 responder_resources: param.responder_resources.unwrap_or(DEPTH).min(limits.responder_resources),
@@ -37,7 +36,7 @@ impl Id {
             };
             // Before the command: the answer may be read before it returns.
             state.phase = Phase::Connecting;
-            (id, core.to_kernel(param, qp_num, depths, private_data))
+            (id, core.to_kernel(param, (qp_num, srq), depths, private_data))
         };
         if let Some(deadline) = Instant::now().checked_add(timeout) {
             manager.set_deadline(id.uid(), deadline);
@@ -65,12 +64,12 @@ impl Id {
             let mut state = self.state()?;
             let id = state.kernel_id("accept", |phase| phase == Phase::Requested)?;
             let qp = if param.qp_num.is_none() { state.qp.clone() } else { None };
-            let qp_num = if core.is_datagram() {
+            let (qp_num, srq) = if core.is_datagram() {
                 let own = state.qp.as_ref().map(Qp::qp_num);
                 let none = Error::Phase { call: "accepting without a queue pair", phase: state.phase };
-                param.qp_num.or(own).ok_or(none)?
+                (param.qp_num.or(own).ok_or(none)?, false)
             } else {
-                rc(state.queue_pair(param)?)?
+                state.queue_pair(param)?
             };
             let (offered, limits) = (state.negotiated, manager.limits());
             let depths = Depths {
@@ -81,7 +80,7 @@ impl Id {
                 initiator_depth: param.initiator_depth.unwrap_or(offered.initiator_depth).min(limits.initiator_depth),
             };
             state.kernel.depths = Some(depths);
-            (id, qp, core.to_kernel(param, qp_num, depths, private_data))
+            (id, qp, core.to_kernel(param, (qp_num, srq), depths, private_data))
         };
         // The kernel has not taken them over from the listener.
         self.set_kernel_options(manager, &id)?;
@@ -235,7 +234,7 @@ impl IdCore {
     fn to_kernel(
         &self,
         param: &ConnParam<'_>,
-        qp_num: u32,
+        (qp_num, srq): (u32, bool),
         depths: Depths,
         private_data: rdma_cm::Private,
     ) -> rdma_cm::ConnParam {
@@ -243,20 +242,12 @@ impl IdCore {
             qp_num,
             qkey: 0,
             private_data,
-            srq: param.srq,
+            srq,
             responder_resources: depths.responder_resources,
             initiator_depth: depths.initiator_depth,
             flow_control: true,
             retry_count: param.retry_count.unwrap_or(7).min(7),
             rnr_retry_count: param.rnr_retry_count.unwrap_or(7).min(7),
         }
-    }
-}
-
-/// The kernel has reliable connections only.
-fn rc((qp_num, _, transport): (u32, bool, TransportService)) -> Result<u32> {
-    match transport {
-        TransportService::Rc => Ok(qp_num),
-        _ => Err(Error::Unsupported { what: "connecting queue pairs that are not of the type RC" }),
     }
 }

@@ -16,7 +16,7 @@ use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, PortSpace, RejectReason, Serv
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use shuttle::sync::atomic::AtomicUsize;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -59,6 +59,8 @@ struct State {
     services: HashSet<ServiceBinding>,
     qps: usize,
     next_qpn: u32,
+    /// With which PSN queue pairs expect their peers to begin.
+    expected: HashMap<u32, u32>,
     /// Queue pairs in the middle of a transition.
     transitions: usize,
     /// [`Id::destroy`](crate::Id::destroy) of what is watched has returned.
@@ -104,6 +106,7 @@ impl Host {
             services: HashSet::new(),
             qps: 0,
             next_qpn: 0,
+            expected: HashMap::new(),
             transitions: 0,
             destroyed: false,
             late: HashSet::new(),
@@ -334,6 +337,8 @@ impl State {
                     }
                 }
                 Event::Response(response) => {
+                    let told = Some(&response.remote_psn);
+                    assert_eq!(self.expected.get(&response.remote_qpn), told, "the queue pair expects another PSN");
                     self.peer.establish(response.conn, &[]).unwrap();
                     self.conn(response.conn).established = true;
                 }

@@ -191,6 +191,9 @@ impl QpOps for QueuePair {
         let next = check_transition(self.qp_type, self.state(), attr);
         if let Ok(next) = next {
             *self.state.lock().unwrap() = next;
+            if let Some(psn) = attr.rq_psn {
+                self.host.state().expected.insert(self.number, psn);
+            }
         }
         self.host.pass();
         self.host.state().transitions -= 1;

@@ -77,7 +77,7 @@ impl Server {
         match outcome {
             Ok(()) => {}
             // The peer has taken its request back.
-            Err(Error::Destroyed | Error::Phase { .. } | Error::Protocol(_)) => self.close_conn(conn),
+            Err(Error::Destroyed | Error::Phase { .. }) => self.close_conn(conn),
             Err(error) => self.fail(conn, format!("accepting: {error}")),
         }
     }

@@ -205,14 +205,18 @@ pub(super) fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, name: String, run:
 }
 
 /// The next event.
-fn next(channel: &EventChannel, looks: u32) -> Result<Option<Event>, Error> {
-    for _ in 0..looks {
-        if let Some(event) = channel.try_next()? {
+fn next(side: &Side) -> Result<Option<Event>, Error> {
+    for _ in 0..side.looks {
+        if let Some(event) = side.channel.try_next()? {
             return Ok(Some(event));
+        }
+        // Looking takes the wake that said so, too.
+        if !side.deferred.lock().is_empty() {
+            return Ok(None);
         }
         std::thread::yield_now();
     }
-    channel.next()
+    side.channel.next()
 }
 
 /// Reads events and handles them.
@@ -227,14 +231,15 @@ fn event_thread<E: End>(end: &E) {
             }
         }
         let outcome = match side.plan.policy {
-            Policy::PerId | Policy::Deferred => next(&side.channel, side.looks).map(|event| {
+            Policy::PerId | Policy::Deferred => next(side).map(|event| {
                 if let Some(event) = event {
                     end.event(event);
                 }
             }),
             Policy::ChannelLock => {
-                let fd = side.channel.fd();
-                let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None);
+                if let Ok(fd) = side.channel.fd() {
+                    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None);
+                }
                 let _channel = side.enter();
                 side.channel.try_next().map(|event| {
                     if let Some(event) = event {
