@@ -24,6 +24,7 @@ mod packages;
 mod report;
 mod runner;
 mod steps;
+mod storm;
 mod tally;
 mod vm;
 mod workspace;

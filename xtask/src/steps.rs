@@ -7,6 +7,7 @@ use crate::deny;
 use crate::error::Error;
 use crate::exec::{self, Log};
 use crate::packages;
+use crate::storm;
 use crate::tally::Tally;
 use crate::vm;
 use crate::workspace::Workspace;
@@ -51,6 +52,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "binaries",
         what: "the command-line tool builds as it is shipped",
         run: |context| check(context, &mut build_binaries(context.workspace)),
+    },
+    Step {
+        name: "storm",
+        what: "200,000 connections that any thread closes, and servers that are killed: nothing is left, and memory is flat",
+        run: storm::step,
     },
     Step {
         name: "vm",

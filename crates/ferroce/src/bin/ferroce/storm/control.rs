@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The version of these messages. Ends of different versions refuse each other.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The longest message.
 const MAX_LEN: usize = 64 * 1024;
 

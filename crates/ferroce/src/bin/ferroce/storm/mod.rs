@@ -7,6 +7,7 @@ mod control;
 mod inbox;
 mod kills;
 mod lane;
+mod memory;
 mod message;
 mod nic;
 mod plan;
@@ -37,7 +38,8 @@ closes, by destroying queue pair and id. With --cancel a timer thread closes som
 policies other than per-id, are those of a public report on librdmacm, for which closing at will is a use after free.
 
 Without --connect and --listen both processes run on this machine. Setup latency is the time from the beginning of the creation of \
-the id until the connection is established at the client. CPU is the processor time of both processes. Leaked is what is left of ids, \
+the id until the connection is established at the client. CPU is the processor time of both processes. RSS is the most memory of \
+both in the second half of the run; --json has the first half, too. Leaked is what is left of ids, \
 connections, events, queue pairs, address handles and memory regions at both ends when all is closed; it must be 0. Of servers that \
 were killed only the last one has a say.";
 

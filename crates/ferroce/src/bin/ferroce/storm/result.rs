@@ -1,5 +1,6 @@
 //! What runs came to: tables for people, one JSON document for programs.
 
+use super::memory::Halves;
 use super::plan::{Nic, Plan, Policy, Setup};
 use crate::args::Link;
 use crate::report::{Table, figure, grouped, rounded};
@@ -48,6 +49,7 @@ pub(super) struct EndReport {
     pub(super) leaked: Leaked,
     /// Processor time of the process, in microseconds.
     pub(super) cpu_us: u64,
+    pub(super) memory_kib: Halves,
 }
 
 /// How long setup took, in microseconds.
@@ -96,11 +98,19 @@ pub(super) struct Run {
     pub(super) setup_us: SetupTime,
     /// Processor time of both processes for each connection.
     pub(super) cpu_us_per_connection: f64,
+    pub(super) memory_kib: MemoryOfBoth,
     pub(super) leaked: Leaked,
     pub(super) errors: u64,
     /// The first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) error_samples: Vec<String>,
+}
+
+/// Resident memory of both processes; of servers that were killed, of the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct MemoryOfBoth {
+    pub(super) client: Halves,
+    pub(super) server: Halves,
 }
 
 /// What the client measured of a run, besides what each end saw.
@@ -150,6 +160,7 @@ impl Run {
             rate_per_s: rounded(connections / elapsed.as_secs_f64().max(1e-9)),
             setup_us: SetupTime::new(&setup),
             cpu_us_per_connection: rounded((client.cpu_us + server.cpu_us) as f64 / connections),
+            memory_kib: MemoryOfBoth { client: client.memory_kib, server: server.memory_kib },
             leaked: client.leaked.plus(server.leaked),
             errors,
             error_samples,
@@ -226,6 +237,7 @@ impl Document {
             "p99",
             "max",
             "CPU µs/conn",
+            "RSS MiB",
             "cancelled",
             "errors",
             "leaked",
@@ -236,6 +248,8 @@ impl Document {
             row.push(figure(run.rate_per_s));
             row.extend(numbers(&run.setup_us));
             row.push(figure(run.cpu_us_per_connection));
+            let MemoryOfBoth { client, server } = run.memory_kib;
+            row.push(figure((client.second_half + server.second_half) as f64 / 1024.0));
             row.extend([run.cancelled, run.errors, run.leaked.total()].map(grouped));
             table.row(row);
         }
@@ -244,7 +258,7 @@ impl Document {
             row.push(figure(run.rate_per_s));
             row.extend(numbers(&run.setup_us));
             row.push(figure(run.cpu_us_per_connection));
-            row.extend(["-".into(), grouped(run.errors), "-".into()]);
+            row.extend(["-".into(), "-".into(), grouped(run.errors), "-".into()]);
             table.row(row);
         }
         table.render()

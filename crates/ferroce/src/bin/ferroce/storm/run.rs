@@ -168,7 +168,7 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
     let label = format!("{} with {} IO threads", plan.policy, plan.io_threads);
     let mut progress = Progress::new(label, Some(plan.connections));
     tracing::debug!(?plan, %peer, "storming");
-    let (server, mut leaked, cpu) = std::thread::scope(|scope| {
+    let (server, mut leaked, cpu, memory) = std::thread::scope(|scope| {
         Side::start(&client, scope);
         if plan.cancel != 0 {
             scope.spawn(|| client.timer.run(|conn| client.expired(conn)));
@@ -183,6 +183,7 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
             client.give_up(failure);
         }
         client.score.begin();
+        client.side.memory.begin();
         let cpu = cpu_us();
         for _ in 0..plan.window {
             client.begin();
@@ -194,17 +195,18 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
             kills.stop();
             let _ = killer.join();
         }
-        let cpu = cpu_us() - cpu;
+        let (cpu, memory) = (cpu_us() - cpu, client.side.memory.halves());
         client.let_go();
         let (server, leaked) =
             servers.with_control(|control| finish(control, client.side.drain_limit(), || client.side.drain()));
         client.timer.stop();
         client.side.stop();
-        (server, leaked, cpu)
+        (server, leaked, cpu, memory)
     });
     let (side, score) = client.into_parts();
     let mut client = EndReport { exchanged: score.exchanges(), cpu_us: cpu, ..EndReport::default() };
     (client.errors, client.samples) = (side.troubles.count(), side.troubles.samples());
+    client.memory_kib = memory;
     side.release(&mut leaked);
     client.leaked = leaked;
     let measured = Measured {
@@ -322,13 +324,17 @@ fn follow(args: &StormArgs, control: &Control) -> Result<Vec<EndReport>> {
     }
 }
 
-/// Says where it listens, and waits for the end of the run; returns the processor time that was used since it began.
-fn await_end(control: &Control, addrs: Vec<SocketAddr>) -> Result<u64> {
+/// Says where it listens, and waits for the end of the run; returns the processor time that was used since it began. `begin` is called when what is
+/// measured begins later.
+fn await_end(control: &Control, addrs: Vec<SocketAddr>, begin: impl Fn()) -> Result<u64> {
     let mut cpu = cpu_us();
     control.send(&Message::Ready { addrs })?;
     loop {
         match control.wait("end of the run")? {
-            Message::Begin => cpu = cpu_us(),
+            Message::Begin => {
+                begin();
+                cpu = cpu_us();
+            }
             Message::Finish => return Ok(cpu_us() - cpu),
             other => return Err(unexpected(&other)),
         }
@@ -337,15 +343,17 @@ fn await_end(control: &Control, addrs: Vec<SocketAddr>) -> Result<u64> {
 
 fn serve_storm(args: &StormArgs, plan: Plan, reached_at: Option<IpAddr>, control: &Control) -> Result<EndReport> {
     let server = Server::new(&args.common, plan, reached_at)?;
-    let (cpu, mut leaked) = std::thread::scope(|scope| {
+    let (cpu, mut leaked, memory) = std::thread::scope(|scope| {
         Side::start(&server, scope);
-        let ended = await_end(control, server.addr().into_iter().collect());
+        let ended = await_end(control, server.addr().into_iter().collect(), || server.side.memory.begin());
+        let memory = server.side.memory.halves();
         server.close();
         let leaked = if ended.is_ok() { server.side.drain() } else { Default::default() };
         server.side.stop();
-        (ended, leaked)
+        (ended, leaked, memory)
     });
-    let mut report = EndReport { exchanged: server.answered(), cpu_us: cpu?, ..EndReport::default() };
+    let mut report =
+        EndReport { exchanged: server.answered(), cpu_us: cpu?, memory_kib: memory, ..EndReport::default() };
     let side = server.into_side();
     (report.errors, report.samples) = (side.troubles.count(), side.troubles.samples());
     side.release(&mut leaked);
@@ -357,7 +365,7 @@ fn serve_churn(plan: &Plan, reached_at: Option<IpAddr>, control: &Control) -> Re
     let server = TcpServer::new(plan, reached_at.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))?;
     let cpu = std::thread::scope(|scope| {
         server.start(scope);
-        let cpu = await_end(control, server.addrs());
+        let cpu = await_end(control, server.addrs(), || {});
         server.ends.stop();
         cpu
     })?;

@@ -3,6 +3,7 @@
 use super::conn::{Conn, Pool, Stage};
 use super::inbox;
 use super::lane::{self, Lane, Work};
+use super::memory::Memory;
 use super::nic;
 use super::plan::{Nic, Plan, Policy, Setup};
 use super::result::Leaked;
@@ -49,6 +50,7 @@ pub(super) struct Side {
     pub(super) lanes: Vec<Lane>,
     pub(super) pool: Arc<Pool>,
     pub(super) troubles: Troubles,
+    pub(super) memory: Memory,
     /// See [`inbox::looks`].
     pub(super) looks: u32,
     pd: Pd,
@@ -74,6 +76,7 @@ impl Side {
             lanes: (0..plan.io_threads).map(|_| Lane::new(&context)).collect::<Result<_>>()?,
             pool: Pool::new(pd.clone()),
             troubles: Troubles::default(),
+            memory: Memory::default(),
             looks: inbox::looks(context.info().provider),
             pd,
             context,
@@ -86,6 +89,7 @@ impl Side {
     /// Starts the threads. They end after [`Self::stop`].
     pub(super) fn start<'scope, E: End>(end: &'scope E, scope: &'scope Scope<'scope, '_>) {
         spawn(scope, "events".into(), move || event_thread(end));
+        spawn(scope, "memory".into(), move || end.side().memory.watch(|| end.side().is_stopping()));
         for lane in 0..end.side().lanes.len() {
             spawn(scope, format!("io {lane}"), move || lane::run(end, lane));
         }
