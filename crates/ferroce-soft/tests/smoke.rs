@@ -3,9 +3,11 @@
 use ferroce_soft::{LinkMode, SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{
-    Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
-    WorkCompletion,
+    Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpState, QpType, RecvWr, SendOp, SendWr, WcOpcode,
+    WcStatus, WorkCompletion,
 };
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 struct End {
@@ -19,7 +21,11 @@ struct End {
 const LEN: usize = 1 << 20;
 
 fn end(link: LinkMode) -> End {
-    let context = SoftDevice::new(SoftConfig { link, ..SoftConfig::default() }).open().unwrap();
+    end_with(SoftConfig { link, ..SoftConfig::default() })
+}
+
+fn end_with(config: SoftConfig) -> End {
+    let context = SoftDevice::new(config).open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(256, None).unwrap();
     let mut init = QpInitAttr::new(QpType::Rc, &cq);
@@ -143,4 +149,39 @@ fn fail_half_way(link: LinkMode) {
 fn a_send_that_fails_half_way_hurts_no_other() {
     fail_half_way(LinkMode::Shm);
     fail_half_way(LinkMode::Udp);
+}
+
+/// The segments in the registry `dir` that this process has in memory.
+fn mapped(dir: &Path) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let in_dir = |line: &str| line.split_once(dir.to_str().unwrap()).map(|(_, file)| file.to_owned());
+    maps.lines().filter_map(in_dir).collect()
+}
+
+/// Whoever leaves frees his place himself: nobody finds him dead, and those who sent to him let go of his memory all the same.
+#[test]
+fn memory_of_who_has_left_is_given_back() {
+    ferroce_testing::isolate();
+    let dir = tempfile::tempdir().unwrap();
+    let registry = dir.path().join("registry");
+    let open = || end_with(SoftConfig { runtime_dir: Some(registry.clone()), ..SoftConfig::default() });
+    let a = open();
+    let own = mapped(&registry);
+    for _ in 0..3 {
+        let b = open();
+        connect(&a, &b);
+        connect(&b, &a);
+        b.qp.post_recv(&[RecvWr::new(5, &[])]).unwrap();
+        a.qp.post_send(&[SendWr::send(7, &[])]).unwrap();
+        completions(&b.cq, &[&a.cq], 1);
+        completions(&a.cq, &[&b.cq], 1);
+        a.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+        a.qp.modify(&QpAttr::init(Access::ALL)).unwrap();
+        drop(b);
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while mapped(&registry) != own {
+        assert!(Instant::now() < deadline, "{own:?} is its own, and it has {:?}", mapped(&registry));
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

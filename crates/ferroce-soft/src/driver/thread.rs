@@ -209,9 +209,10 @@ impl Driver {
             self.addresses_changed();
         }
         if self.port.membership.reap().is_ok_and(|dead| !dead.is_empty()) {
-            self.port.shm_tx.detach_dead();
             self.steering.want();
         }
+        // Who has left, and who was found dead by others, too.
+        self.port.shm_tx.detach_dead();
         if let Some(mut rx) = self.port.rx.try_lock() {
             rx.shm.retire_dead();
         }
