@@ -296,10 +296,11 @@ impl UdVerbs {
         taken
     }
 
-    /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes.
+    /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes. While an address is being resolved that
+    /// is not long: nobody is woken for it.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let due = self.0.state.lock().protocol.next_timeout()?;
-        Some(Duration::from_nanos(due.saturating_sub(self.0.now())))
+        let state = self.0.state.lock();
+        state.sleeps_for(self.0.now()).map(Duration::from_nanos)
     }
 
     /// What it has and has seen.
