@@ -15,8 +15,6 @@ pub trait AhResolver: Send + Sync {
     /// Begins to resolve without blocking; whenever it is done, in any thread, [`Resolution::finish`] is called. It is what
     /// [`super::AhCache::try_get`] and [`super::AhCache::get_async`] use.
     ///
-    /// Whoever asks may hold a lock meanwhile, as a transport does: so this must not call back into it, in this thread.
-    ///
     /// By default a thread of its own calls [`Self::resolve`].
     fn start(&self, resolution: Resolution) {
         let place = Place::take();
