@@ -360,3 +360,48 @@ fn what_is_dropped_is_counted() {
     assert_eq!((c.counters().endpoints, b.counters().other_address), (0, 0));
     drop((lost, endpoint));
 }
+
+/// Resolves as the device does, and looks at the interface that asks.
+#[derive(Clone, Default)]
+struct Looking(Arc<Mutex<Option<UdVerbs>>>);
+
+impl AhResolver for Looking {
+    fn resolve(&self, pd: &Pd, attr: &AhAttr) -> Result<Ah, Error> {
+        pd.create_ah(attr)
+    }
+
+    fn start(&self, resolution: Resolution) {
+        let interface = self.0.lock().unwrap().clone();
+        if let Some(interface) = interface {
+            assert!(interface.counters().endpoints != 0);
+        }
+        let ah = self.resolve(resolution.pd(), resolution.attr());
+        resolution.finish(ah);
+    }
+}
+
+/// No lock is held while somebody else's code resolves an address: neither for who connects, nor for who answers.
+#[test]
+fn a_resolver_may_look_at_the_interface() {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let config = SoftConfig { link: LinkMode::Shm, ..SoftConfig::default() };
+        let (ca, cb) = (context(config.clone()), context(config));
+        let (here, there) = (Looking::default(), Looking::default());
+        let caches = [(&ca, &here), (&cb, &there)].map(|(context, resolver)| {
+            let options = AhCacheOptions::new(AhCacheConfig::default()).resolver(resolver.clone());
+            context.ah_cache_with(options).unwrap()
+        });
+        let ((a, _), (b, at_b)) = (interface(&ca, options()), interface(&cb, options()));
+        *here.0.lock().unwrap() = Some(a.clone());
+        *there.0.lock().unwrap() = Some(b.clone());
+        let endpoint = a.connect(b.address()).unwrap();
+        send(&endpoint, &[&a, &b], 1);
+        until(&[&a, &b], || numbers(&at_b, a.address()) == [1]);
+        assert!(ferroce_transport::uct::Interface::is_reachable(&a, &b.address().to_bytes()).is_ok());
+        assert_eq!(caches.map(|cache| cache.counters().misses), [1, 1]);
+        (*here.0.lock().unwrap(), *there.0.lock().unwrap()) = (None, None);
+        done.send(()).unwrap();
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(()), "it waits for itself");
+}

@@ -1,7 +1,8 @@
 use std::fmt;
 
-/// Names an endpoint of one interface: a slot, and a generation that tells apart who had it one after the other, and never comes again
-/// (reports UCX 11107, 8743). What names an endpoint that is gone names nothing.
+/// Names an endpoint of one interface: a slot, and a generation that tells apart who had it one after the other (reports UCX 11107, 8743).
+/// What names an endpoint that is gone names nothing: the generations of rc_verbs are a count that never repeats; those of ud_verbs, which peers
+/// must not guess, are 40 random bits, so that one comes again in one of about 10^12 cases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId {
     slot: u32,

@@ -16,8 +16,9 @@
 //!   begun for it: whoever is called is looked up under the endpoint's lock in that moment, and not before. One that another thread had begun before may
 //!   still run, for a destructor waits for nobody; so an endpoint may be dropped from inside its own callbacks. All callbacks own what they use, so there is
 //!   nothing that they could find gone.
-//! - *No locks.* Callbacks are called by the thread that makes progress, or that drops the interface, with no lock held: they may send,
-//!   connect, drop endpoints, and make progress, which then does nothing. One that panics takes nothing with it but its own call; what else had come is
+//! - *No locks.* Callbacks are called with no lock held, by the thread that makes progress; what a call itself brings about, it may tell before
+//!   it returns: completions that are canceled by a flush that cancels, or by dropping an endpoint or the interface, and a failure that was there
+//!   before somebody asked to be told of it. They may send, connect, drop endpoints, and make progress, which then does nothing. One that panics takes nothing with it but its own call; what else had come is
 //!   handed over by the next progress.
 //! - *Events.* [`Interface::arm`] has the descriptor become readable at the next event, and refuses if there is one already. It stays readable until
 //!   somebody arms again: progress that another thread makes takes no sleeper's event away. Of several threads that sleep on one descriptor an event wakes

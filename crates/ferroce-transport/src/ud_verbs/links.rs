@@ -1,6 +1,7 @@
 //! Address handles: one leased by each endpoint for as long as it exists, lingering included.
 
 use crate::ud::{EndpointId, PeerAddress};
+use ferroce_verbs::ah_cache::Resolution;
 use ferroce_verbs::{AhAttr, AhCache, AhError, AhLease, AhLookup, AhPending, Gid, Pd};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -73,6 +74,8 @@ pub(super) struct Links {
     unproven: usize,
     /// The cache's.
     capacity: Option<usize>,
+    /// Resolutions that are to be started, with nothing locked.
+    begun: Vec<Resolution>,
     /// Answers that are no endpoint's.
     answers: Vec<(PeerAddress, AhPending, Vec<u8>)>,
     landed: Arc<Landed>,
@@ -138,6 +141,7 @@ impl Links {
             pending: Vec::new(),
             left: 0,
             unproven: 0,
+            begun: Vec::new(),
             answers: Vec::new(),
             strangers: Strangers::default(),
         }
@@ -153,12 +157,25 @@ impl Links {
         } else if let Some(oldest) = self.strangers.add(to.gid) {
             self.cache.invalidate_address(&self.pd, &self.attr(oldest));
         }
-        self.cache.try_get(&self.pd, &self.attr(to.gid))
+        let (lookup, resolution) = self.cache.look_up(&self.pd, &self.attr(to.gid))?;
+        self.begun.extend(resolution);
+        Ok(lookup)
     }
 
-    /// Whether the device finds a way, as far as it knows without waiting.
-    pub(super) fn reach(&self, to: PeerAddress) -> Result<(), AhError> {
-        self.cache.try_get(&self.pd, &self.attr(to.gid)).map(|_| ())
+    /// Whether some are to be started.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    /// Those to be started.
+    pub(super) fn take_begun(&mut self) -> Vec<Resolution> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// Asks, when called, whether the device finds a way, as far as it knows without waiting. With nothing locked.
+    pub(super) fn reach(&self, to: PeerAddress) -> impl FnOnce() -> Result<(), AhError> + use<> {
+        let (cache, pd, attr) = (self.cache.clone(), self.pd.clone(), self.attr(to.gid));
+        move || cache.try_get(&pd, &attr).map(|_| ())
     }
 
     /// Whoever waits for it is looked at once it has come.

@@ -31,10 +31,10 @@ use crate::local;
 use crate::uct;
 use crate::ud::{self, AM_IDS, EndpointId, Event, Failure, Nanos, PeerAddress, SendError};
 use arc_swap::ArcSwap;
-use ferroce_verbs::ah_cache::{Clock, MonotonicClock};
+use ferroce_verbs::ah_cache::{Clock, MonotonicClock, Resolution};
 use ferroce_verbs::{AhError, Context, Error, Result};
 use links::{Links, Route};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use queue::{BATCH, Datagram, Queue};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -284,22 +284,24 @@ impl UdVerbs {
             0 => state.take_in(&self.0, &mut inbox),
             left => Ok(left),
         };
-        let failed = state.failed.len();
-        if inbox.left() == 0 && failed == 0 && state.waiting.due() == 0 {
+        if inbox.left() == 0 && state.failed.is_empty() && state.waiting.due() == 0 && !state.links.has_begun() {
             // There is nobody to call.
             state.inbox = Some(inbox);
             return taken;
         }
         let turn = Turn::begin(&self.0, inbox);
+        let state = self.0.resolve(state);
+        let failed = state.failed.len();
         drop(state);
         turn.hand_over(failed);
         taken
     }
 
-    /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes.
+    /// How long [`Self::progress`] need not be called if nothing comes; `None`: until something comes. While an address is being resolved that
+    /// is not long: nobody is woken for it.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let due = self.0.state.lock().protocol.next_timeout()?;
-        Some(Duration::from_nanos(due.saturating_sub(self.0.now())))
+        let state = self.0.state.lock();
+        state.sleeps_for(self.0.now()).map(Duration::from_nanos)
     }
 
     /// What it has and has seen.
@@ -331,7 +333,23 @@ impl Shared {
         let answer = act(&mut state, now);
         state.pump(now);
         self.stir();
+        drop(self.resolve(state));
         answer
+    }
+
+    /// Has the addresses resolved that turned out to be needed, and sends what can leave then. The resolver is somebody else's code, so the state
+    /// is not locked while it is called.
+    #[inline]
+    fn resolve<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.links.has_begun() {
+            let begun = state.links.take_begun();
+            drop(state);
+            begun.into_iter().for_each(Resolution::start);
+            state = self.state.lock();
+            state.proceed(self.now());
+            self.stir();
+        }
+        state
     }
 
     /// `None`: there is no such id.
@@ -360,6 +378,10 @@ impl Drop for Shared {
         let state = self.state.get_mut();
         state.protocol.shut_down();
         state.pump(now);
+        while state.links.has_begun() {
+            state.links.take_begun().into_iter().for_each(Resolution::start);
+            state.proceed(now);
+        }
     }
 }
 
@@ -436,6 +458,12 @@ impl State {
                 *no_way = Some(error);
             }
         });
+    }
+
+    /// Goes on with what waited for address handles.
+    fn proceed(&mut self, now: Nanos) {
+        self.settle(now);
+        self.pump(now);
     }
 
     /// Sends what is due, as far as the queue has room, and takes in what comes of it: an endpoint to which there is no way has failed.

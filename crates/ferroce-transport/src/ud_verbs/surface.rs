@@ -94,7 +94,9 @@ impl Shared {
             _ => {}
         }
         self.stir();
-        sent.map_err(|error| explain(&state, error))
+        let outcome = sent.map_err(|error| explain(&state, error));
+        drop(self.resolve(state));
+        outcome
     }
 }
 
@@ -147,8 +149,8 @@ impl Interface for UdVerbs {
         })?;
         let ip = peer.0.gid.ip();
         check_addresses(self.0.local.gid.ip(), ip)?;
-        let found = self.0.state.lock().links.reach(peer.0);
-        found.map_err(|error| Unreachable::NoRoute { peer: ip, why: error.to_string() })
+        let reach = self.0.state.lock().links.reach(peer.0);
+        reach().map_err(|error| Unreachable::NoRoute { peer: ip, why: error.to_string() })
     }
 
     fn set_am(&self, am: u8, handler: Option<AmHandler>) -> Result<(), OpError> {
@@ -186,6 +188,7 @@ impl Interface for UdVerbs {
         let now = self.0.now();
         // Nothing waits for more to be sent with while its sender sleeps.
         state.pump(now);
+        let mut state = self.0.resolve(state);
         // While receives are missing that cannot be posted, whoever sleeps looks again soon.
         let _ = state.queue.post_again();
         let timeout = state.sleeps_for(now);

@@ -173,9 +173,9 @@ fn a_while_alone(interface: &ferroce_transport::rc_verbs::RcVerbs) {
     }
 }
 
-/// Report 8507, 7938: grants travel with answers, and by themselves where there are none.
+/// Reports 8507, 7938: grants travel with answers, and by themselves where there are none.
 #[test]
-fn grants_travel_with_answers_if_there_are_some() {
+fn report_8507_grants_travel_with_answers_if_there_are_some() {
     let ((a, _), (b, _)) = (open(options()), open(options()));
     let (to_b, to_a) = pair(&a, &b);
     let to_a = Arc::new(to_a);

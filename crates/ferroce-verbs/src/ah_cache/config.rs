@@ -62,7 +62,8 @@ pub struct AhCacheConfig {
     pub capacity: Option<usize>,
     /// Entries are invalidated as soon as the device says that a neighbour, a GID or a port has changed.
     pub watch: bool,
-    /// How long a get waits for a resolution that another get has begun.
+    /// How long a get waits for a resolution that another get has begun. The thread sleeps, so this is the machine's time, whatever clock the
+    /// cache has.
     pub wait_limit: Duration,
 }
 

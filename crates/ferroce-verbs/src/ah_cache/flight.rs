@@ -107,12 +107,15 @@ impl Resolution {
         &self.flight.attr
     }
 
+    /// Has the cache's resolver begin ([`AhResolver::start`](super::AhResolver::start)), which is somebody else's code.
+    pub fn start(self) {
+        let resolver = self.core.resolver.clone();
+        resolver.start(self);
+    }
+
     /// Tells everybody who waits.
     pub fn finish(self, outcome: Result<Ah>) {
-        if let Some(again) = self.publish(outcome) {
-            let resolver = again.core.resolver.clone();
-            resolver.start(again);
-        }
+        self.publish(outcome).into_iter().for_each(Self::start);
     }
 
     /// Calls the resolver and tells everybody who waits.

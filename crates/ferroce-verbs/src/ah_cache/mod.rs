@@ -254,24 +254,32 @@ impl AhCache {
     ///
     /// [`AhError::Full`] and [`AhError::Closed`].
     pub fn try_get(&self, pd: &Pd, attr: &AhAttr) -> Result<AhLookup, AhError> {
+        let (lookup, resolution) = self.look_up(pd, attr)?;
+        resolution.into_iter().for_each(Resolution::start);
+        let AhLookup::Pending(pending) = lookup else { return Ok(lookup) };
+        // It may not have taken any time at all.
+        match pending.try_take() {
+            Some(outcome) => outcome.map(AhLookup::Ready),
+            None => Ok(AhLookup::Pending(pending)),
+        }
+    }
+
+    /// As [`Self::try_get`], but calls no resolver. If the address must be resolved, and nobody does so yet, it is for the caller to
+    /// [start](Resolution::start) it: for who holds a lock that somebody else's code must not meet.
+    ///
+    /// # Errors
+    ///
+    /// [`AhError::Full`] and [`AhError::Closed`].
+    pub fn look_up(&self, pd: &Pd, attr: &AhAttr) -> Result<(AhLookup, Option<Resolution>), AhError> {
         let core = self.core();
         if let Some(lease) = parked::get(&core.shared, pd, attr) {
-            return Ok(AhLookup::Ready(lease));
+            return Ok((AhLookup::Ready(lease), None));
         }
-        let flight = match core.begin(Key::new(pd, attr), pd, attr)? {
-            Step::Hit(lease) => return Ok(AhLookup::Ready(lease)),
-            Step::Wait(flight) => flight,
-            Step::Lead(resolution) => {
-                let flight = resolution.flight.clone();
-                core.resolver.start(resolution);
-                flight
-            }
-        };
-        // It may not have taken any time at all.
-        match flight.try_take() {
-            Some(outcome) => outcome.map(AhLookup::Ready),
-            None => Ok(AhLookup::Pending(AhPending(flight))),
-        }
+        Ok(match core.begin(Key::new(pd, attr), pd, attr)? {
+            Step::Hit(lease) => (AhLookup::Ready(lease), None),
+            Step::Wait(flight) => (AhLookup::Pending(AhPending(flight)), None),
+            Step::Lead(resolution) => (AhLookup::Pending(AhPending(resolution.flight.clone())), Some(resolution)),
+        })
     }
 
     /// As [`Self::get`], without blocking the thread.

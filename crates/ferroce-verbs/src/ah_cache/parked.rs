@@ -228,10 +228,23 @@ pub(super) fn hits(shared: &Shared) -> u64 {
 }
 
 /// The cache is gone, and its hits with it.
+///
+/// The counts are their threads' to write. But none counts for this cache any more: who counts has the cache, and nobody has. A thread that takes
+/// its count for another cache does so with the book, as this does, and writes it again only afterwards. So with the book nobody writes a count
+/// that is this cache's.
 pub(super) fn forget(cache: u64) {
-    if let Some(hits) = &mut REGISTRY.book.lock().hits {
+    let mut book = REGISTRY.book.lock();
+    let counts = book.lots.iter().flat_map(|lot| &lot.counts);
+    counts.filter(|count| count.cache.load(Relaxed) == cache).for_each(|count| count.hits.store(0, Relaxed));
+    if let Some(hits) = &mut book.hits {
         hits.remove(&cache);
     }
+}
+
+/// Of how many caches hits are remembered that their threads count no more.
+#[cfg(test)]
+pub(super) fn remembered() -> usize {
+    REGISTRY.book.lock().hits.as_ref().map_or(0, HashMap::len)
 }
 
 #[inline]
@@ -293,7 +306,8 @@ impl Owner {
 
     #[cold]
     fn change_cache(count: &Count, cache: u64) {
-        Self::save_hits(&mut REGISTRY.book.lock(), count);
+        let mut book = REGISTRY.book.lock();
+        Self::save_hits(&mut book, count);
         count.cache.store(cache, Relaxed);
     }
 

@@ -158,7 +158,38 @@ fn info_shows_the_device() {
     assert_eq!((port["port"].as_u64(), port["state"].as_str()), (Some(1), Some("active")));
     let gids = port["gids"].as_array().unwrap();
     assert!(gids.iter().any(|gid| gid["gid"] == "::ffff:127.0.0.1" && gid["loopback"] == true), "{port}");
-    assert!(device["counters"].as_object().is_some_and(|counters| !counters.is_empty()));
+    let counters = device["counters"].as_object().unwrap();
+    for name in [
+        "hits",
+        "misses",
+        "shared_waits",
+        "requeries",
+        "bypasses",
+        "failures",
+        "repeats",
+        "refusals",
+        "evictions",
+        "invalidations",
+        "live",
+        "entries",
+        "idle",
+        "in_flight",
+        "resolutions",
+        "resolution_p50_us",
+        "resolution_p99_us",
+        "resolution_max_us",
+    ] {
+        let name = format!("ah_cache_{name}");
+        assert_eq!(counters.get(&name).and_then(serde_json::Value::as_u64), Some(0), "{name}: this process used none");
+    }
+    assert!(counters.keys().any(|name| !name.starts_with("ah_cache_")), "the device's own");
+    let buckets = device["ah_cache_resolution_buckets"].as_array().unwrap();
+    let below: Vec<_> = buckets.iter().map(|bucket| bucket["below_us"].as_u64().unwrap()).collect();
+    assert!(below.starts_with(&[1, 2, 4, 8]) && below.is_sorted(), "{below:?}");
+    assert!(buckets.iter().all(|bucket| bucket["count"].as_u64() == Some(0)), "{buckets:?}");
+    let without = run(&["info", "--json"]).ok().json();
+    assert!(without["devices"][0].get("ah_cache_resolution_buckets").is_none());
+    assert!(run(&["info", "--help"]).ok().out.contains("of the context that this process opens"));
     assert!(device["missing"].is_array());
     let one = run(&["info", "--json", "-g", "127.0.0.1"]).ok().json();
     assert_eq!(one["devices"][0]["ports"][0]["gids"].as_array().unwrap().len(), 1);

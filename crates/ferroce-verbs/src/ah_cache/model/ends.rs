@@ -1,7 +1,9 @@
 //! Caches that are closed, and those that are none.
 
 use super::world::{World, infinite};
+use crate::ah_cache::parked;
 use crate::ah_cache::{AhCacheConfig, AhError, Ttl};
+use ferroce_testing::model::shuttle::thread;
 
 pub(super) fn close() {
     let world = World::new(infinite());
@@ -40,4 +42,22 @@ pub(super) fn bypass() {
         world.cache.close();
     });
     world.clone().finish(vec![world.user(&[1]), world.user(&[1]), closer]);
+}
+
+/// Hits of caches that are gone are not remembered, though the threads that counted them count for others now, or end.
+pub(super) fn hits_go_with_their_cache() {
+    fn user() {
+        // More than a thread counts for at one time.
+        for _ in 0..9 {
+            let world = World::new(infinite());
+            for _ in 0..2 {
+                drop(world.get(1));
+            }
+            assert_eq!(world.cache.counters().hits, 1);
+        }
+    }
+    let other = thread::spawn(user);
+    user();
+    other.join().unwrap();
+    assert_eq!(parked::remembered(), 0);
 }

@@ -54,5 +54,6 @@ checked! {
     ends::t3_put_while_it_is_closed: 3;
     bounded::failure: 1;
     bounded::nobody_waits_any_more: 1;
+    ends::hits_go_with_their_cache: 1;
     ends::bypass: 2;
 }

@@ -20,7 +20,7 @@ Examples:
 pub(crate) struct InfoArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Show the device's counters too
+    /// Show counters too: those of the context that this process opens, and of its address-handle cache. What other processes do is not in them
     #[arg(long)]
     counters: bool,
 }
@@ -44,8 +44,18 @@ struct Device {
     ports: Vec<Port>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<BTreeMap<&'static str, u64>>,
+    /// How many addresses the cache has resolved in which time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ah_cache_resolution_buckets: Option<Vec<Bucket>>,
     /// What is missing, in plain words.
     missing: Vec<String>,
+}
+
+/// Times that are in none of the buckets before.
+#[derive(Serialize)]
+struct Bucket {
+    below_us: u64,
+    count: u64,
 }
 
 #[derive(Serialize)]
@@ -119,6 +129,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
                     limits: None,
                     ports: Vec::new(),
                     counters: None,
+                    ah_cache_resolution_buckets: None,
                     missing,
                 }
             }
@@ -155,7 +166,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
 fn describe(common: &Common, link: Link, counters: bool) -> Result<Device> {
     let context = local::open(common, link)?;
     // Whatever stands against it is to be seen here, not only by who needs it.
-    let _cache = context.ah_cache()?;
+    let cache = context.ah_cache()?;
     let info = context.info();
     let attr = context.query_device()?;
     let mut missing = Vec::new();
@@ -166,6 +177,10 @@ fn describe(common: &Common, link: Link, counters: bool) -> Result<Device> {
         missing.extend(what_is_missing(number, &port, &gids));
         ports.push(describe_port(number, &port, &gids));
     }
+    let ah_cache_resolution_buckets = counters.then(|| {
+        let times = cache.counters().resolution;
+        times.buckets().map(|(below, count)| Bucket { below_us: below.as_micros() as u64, count }).collect()
+    });
     let counters = counters.then(|| context.counters().into_iter().collect());
     Ok(Device {
         name: info.name,
@@ -174,6 +189,7 @@ fn describe(common: &Common, link: Link, counters: bool) -> Result<Device> {
         limits: Some(limits(&attr)),
         ports,
         counters,
+        ah_cache_resolution_buckets,
         missing,
     })
 }
