@@ -6,11 +6,13 @@
 #   cm.sh PART...             rping (with many clients at once), cmatose (a hundred connections at once), udaddy (datagrams), mckey
 #                             (multicast), cmtime (the steps of a connection), refused (nobody listens), killed (a peer is), restart (a peer
 #                             comes back with the same queue pair numbers), loss, trace (what tshark thinks of the messages)
-#   cm.sh clients COMMAND...  runs it eight times at once, four times
+#   cm.sh clients COUNT COMMAND...  runs it 32 times, so many at once
 clients() {
-  for _ in 1 2 3 4; do
+  count=$1
+  shift
+  for _ in $(seq $((32 / count))); do
     pids=
-    for _ in 1 2 3 4 5 6 7 8; do
+    for _ in $(seq "$count"); do
       "$@" >/dev/null 2>&1 &
       pids="$pids $!"
     done
@@ -57,8 +59,9 @@ part_rping() {
 
   endless_server=yes
   quiet
-  pair "rping soft to kernel: 32 clients of one server" "rping -s -P -a $RXE_IP4" cm "$0 clients $ferroce -c -a $RXE_IP4 -C 5 -V"
-  pair "rping kernel to soft: 32 clients of one server" "$ferroce -s -P" "line:waiting" "$0 clients rping -c -a $SOFT_IP4 -C 5 -V"
+  # The C program lets three requests wait.
+  pair "rping soft to kernel: 32 clients of one server, 8 at once" "rping -s -P -a $RXE_IP4" cm "$0 clients 8 $ferroce -c -a $RXE_IP4 -C 5 -V"
+  pair "rping kernel to soft: 32 clients of one server at once" "$ferroce -s -P" "line:waiting" "$0 clients 32 rping -c -a $SOFT_IP4 -C 5 -V"
   endless_server=
 }
 
@@ -141,11 +144,11 @@ part_killed() {
   for how in "" " and nothing of it arrives"; do
     quiet
     start server "rping -s -a $RXE_IP4"
-    await 10 cm_listens
+    await 10 cm_listens || fail "the kernel's program listens" "it does not" server
     start client "$SOFT_RUN env FERROCE_KEEPALIVE=1s FERROCE_LOG=ferroce_soft=debug ferroce rping -c -a $RXE_IP4"
-    await 10 connected
+    await 10 connected || fail "ours is connected" "it is not" server client
     # It counts on answers only where it has had one.
-    await 30 printed client "sign of life"
+    await 30 printed client "sign of life" || fail "the kernel's program has answered" "it has not" server client
     [ -z "$how" ] || loss_on 100
     kill -9 $(pidof rping)
     if await 60 ended client; then pass "the kernel's program is killed$how, ours ends"; else fail "the kernel's program is killed$how, ours ends" "it does not" client; fi
@@ -255,6 +258,19 @@ part_loss() {
   pair "rping soft to kernel: 2 % loss" "rping -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
   pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 1000 -V"
   during=
+  loss_end
+  # Only messages of the connection managers. Neighbours are known before.
+  ping -c 1 $SOFT_IP4 >/dev/null
+  quiet
+  lossy "cmatose soft to kernel" "ucmatose -b $RXE_IP4 -c 100 -C 0" cm "$cmatose -s $RXE_IP4 -c 100 -C 0"
+  lossy "cmatose kernel to soft" "$cmatose -c 100 -C 0" "line:waiting" "ucmatose -s $SOFT_IP4 -c 100 -C 0"
+}
+
+# lossy NAME SERVER READY CLIENT: a pair that loses packets all the time, in each direction.
+lossy() {
+  loss_on 5
+  pair "$1: 100 connections, 5 % loss" "$2" "$3" "$4"
+  if lost_both 1; then pass "$1: $(lost_near) and $(lost_far) messages were lost"; else fail "$1: messages were lost" "there were none" client; fi
   loss_end
 }
 

@@ -36,7 +36,7 @@ part_rping() {
   pair "rping ferroce to ferroce: 65535 bytes" "$rxe rping -d rxe0 -s -S 65535" cm "$rxe rping -d rxe0 -c -a $RXE_IP4 -C 20 -V -S 65535"
   endless_server=yes
   quiet
-  pair "rping: 32 C clients of one server" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients rping -c -a $RXE_IP4 -C 5 -V"
+  pair "rping: 32 C clients of one server at once" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients 32 rping -c -a $RXE_IP4 -C 5 -V"
   quiet
   endless_server=
 }
@@ -92,6 +92,11 @@ part_soft() {
   quiet
   pair "udaddy soft to rxe" "$rxe udaddy -d rxe0" cm "$soft udaddy -s $RXE_IP4"
   pair "udaddy rxe to soft" "$soft udaddy" "line:waiting" "$rxe udaddy -d rxe0 -s $SOFT_IP4"
+  pair "cmtime soft to rxe: 100 connections" "$rxe cmtime -d rxe0 --once -b $RXE_IP4 -c 100" "line:waiting" "$soft cmtime -s $RXE_IP4 -c 100"
+  pair "cmtime rxe to soft: 100 connections" "$soft cmtime --once -c 100" "line:waiting" "$rxe cmtime -d rxe0 -s $SOFT_IP4 -c 100"
+  cases=/payload/cmcases
+  pair "refused with reasons: soft by rxe" "$AS_NOBODY $cases refuse rxe0 $RXE_IP4" "line:waiting" "$IN_SOFT $AS_NOBODY $cases refused soft $SOFT_IP4 $RXE_IP4"
+  pair "refused with reasons: rxe by soft" "$IN_SOFT $AS_NOBODY $cases refuse soft $SOFT_IP4" "line:waiting" "$AS_NOBODY $cases refused rxe0 $RXE_IP4 $SOFT_IP4"
 }
 
 # says NAME STATUS TEXT COMMAND: it fails so, and says so.

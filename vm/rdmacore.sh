@@ -201,7 +201,7 @@ part_errors() {
 part_faults() {
   case_of "Soft-RoCE's faults are shown with the library alone" "/payload/rxe_faults rxe0 $RXE_IP4"
   cat "$dir/client.log"
-  shown=$(sed -n 's/^SHOWN \([^:]*\):.*/\1/p' "$dir/client.log" | sort)
+  shown=$(sed -n 's/^\(SHOWN\|LEFT\) \([^:]*\):.*/\2/p' "$dir/client.log" | sort)
   named=$(/payload/rdmacore faults | sort)
   if [ -n "$shown" ] && [ "$shown" = "$named" ]; then
     pass "the cases that are left out name the faults that are shown"

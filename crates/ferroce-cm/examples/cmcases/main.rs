@@ -1,17 +1,21 @@
 //! What the kernel test bed runs on a device of the kernel.
 //!
 //! - `cmcases cases DEVICE ADDRESS [FILTER]` prints `PASS` or `FAIL` for each case, and fails if any case does, or leaves something.
-//! - `cmcases removed DEVICE ADDRESS` prints `ready` and waits for the device to go away.
+//! - `cmcases refuse DEVICE ADDRESS` prints `waiting` and refuses what `cmcases refused DEVICE ADDRESS PEER` asks, with reasons. The device `soft` is
+//!   the software device.
+//! - `cmcases removed DEVICE ADDRESS` prints `ready` once it uses the device, which is then to go away.
 
 #[path = "../../tests/cases/mod.rs"]
 mod cases;
 mod left;
+mod refusal;
 mod removed;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use cases::{datagrams, deciding, lifecycle, overload, races, short_path};
 use ferroce_cm::{ConnectionManager, PortSpace};
+use ferroce_soft::{SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
 use left::Opened;
 use std::net::IpAddr;
@@ -67,13 +71,24 @@ fn main() -> ExitCode {
     match args[..] {
         ["cases", device, ip] => all(device, parse(ip), ""),
         ["cases", device, ip, filter] => all(device, parse(ip), filter),
+        ["refuse", device, ip] => {
+            refusal::refuse(&open(device, parse(ip)));
+            ExitCode::SUCCESS
+        }
+        ["refused", device, ip, peer] => {
+            refusal::refused(&open(device, parse(ip)), parse(peer));
+            ExitCode::SUCCESS
+        }
         ["removed", device, ip] => {
             let ip = parse(ip);
-            removed::run(&open(device, ip), &open(device, ip));
+            let sides = [(); 4].map(|()| open(device, ip));
+            removed::run(sides.each_ref());
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("usage: cmcases cases DEVICE ADDRESS [FILTER], or cmcases removed DEVICE ADDRESS");
+            eprintln!(
+                "usage: cmcases cases DEVICE ADDRESS [FILTER], cmcases refuse|removed DEVICE ADDRESS, or cmcases refused DEVICE ADDRESS PEER"
+            );
             ExitCode::from(2)
         }
     }
@@ -113,6 +128,11 @@ fn all(device: &str, ip: IpAddr, filter: &str) -> ExitCode {
 }
 
 fn open(device: &str, ip: IpAddr) -> Side {
+    if device == "soft" {
+        let context = SoftDevice::new(SoftConfig::default()).open().unwrap_or_else(|why| panic!("{why}"));
+        let cm = ConnectionManager::new(&context).unwrap_or_else(|why| panic!("{why}"));
+        return Side::new(context, cm, ip);
+    }
     let listed = ferroce_rdmacore::devices().unwrap_or_else(|why| panic!("{why}"));
     let device = listed.into_iter().find(|listed| listed.info().name == device).expect("the device");
     let context = device.open().unwrap_or_else(|why| panic!("{why}"));

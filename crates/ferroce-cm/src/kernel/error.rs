@@ -37,6 +37,8 @@ pub(crate) fn address(addr: SocketAddr, error: io::Error) -> Error {
         Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => format!("there is no route to it: {error}"),
         Some(Errno::TIMEDOUT) => "it does not answer (ARP or neighbour discovery)".to_owned(),
         Some(Errno::ACCESS) => "ports below 1024 are for root".to_owned(),
+        // Of an id that had one.
+        Some(Errno::IO | Errno::NXIO) => GONE.to_owned(),
         _ => error.to_string(),
     };
     Error::Address { addr, why }

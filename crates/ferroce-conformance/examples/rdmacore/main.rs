@@ -111,12 +111,17 @@ fn cache(name: &str, local: IpAddr, peer: IpAddr) -> Result<ExitCode> {
     if !cache.is_watched() {
         return Err("nobody tells the cache what changes".into());
     }
-    let attr = AhAttr::roce(peer.into(), context.find_gid(1, local)?.index);
     let mut leases: Vec<AhLease> = Vec::new();
     let mut failed = None;
     // Until it is stopped.
     loop {
-        match cache.get(&pd, &attr) {
+        // The address may come back to another place of the table.
+        let gid = context.find_gid(1, local);
+        let got = gid.map_err(|error| error.to_string()).and_then(|gid| {
+            let lease = cache.get(&pd, &AhAttr::roce(peer.into(), gid.index));
+            lease.map_err(|error| error.to_string())
+        });
+        match got {
             Ok(lease) if leases.last().is_none_or(|last| last.generation() != lease.generation()) => {
                 leases.push(lease);
                 let counters = context.counters();
@@ -127,7 +132,6 @@ fn cache(name: &str, local: IpAddr, peer: IpAddr) -> Result<ExitCode> {
             }
             Ok(_) => failed = None,
             Err(error) => {
-                let error = error.to_string();
                 if failed.as_ref() != Some(&error) {
                     println!("failed: {error}");
                     failed = Some(error);

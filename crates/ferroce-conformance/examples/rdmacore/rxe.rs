@@ -43,7 +43,8 @@ const CASES: &[(&str, &str)] = &[
     ("status/rc/local/send/second-element", LOCAL_SEND),
     (
         "status/rc/local/read/second-element",
-        "after a read whose second element is bad, rxe's completer does not run again when the queue pair is set up anew (rxe_comp.c) [read-second-element]",
+        "after a read whose second element is bad rxe forgets, also when the queue pair is set up anew, that no response is to come: the next \
+         acknowledgement takes it to ERR, with a warning of the kernel's (check_ack in rxe_comp.c) [read-second-element]",
     ),
     ("status/rc/receive/*", LOCAL_RECEIVE),
     ("status/uc/receive/*", LOCAL_RECEIVE),
