@@ -21,6 +21,7 @@
 //! [`proto`] is the protocol itself (IBTA volume 1, chapter 12) as a state machine without I/O.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod backend;
 mod channel;
 mod connection;
