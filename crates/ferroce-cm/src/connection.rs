@@ -30,9 +30,9 @@ pub struct Endpoint {
 /// returns, and is repeated as long as the device is open. (With a device of the kernel it is said once, as the kernel forgets an id that is
 /// destroyed; a peer that does not get it finds out when it sends.)
 ///
-/// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed when
-/// something is sent: the work request fails with [`ferroce_verbs::WcStatus::RetryExcErr`]. Where one side only waits, it sends something
-/// now and then, an RDMA write of no bytes, say.
+/// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed by the device,
+/// when what is sent fails with [`ferroce_verbs::WcStatus::RetryExcErr`], and by the software device also while nothing is sent: then the connection is closed, see
+/// [`Self::wait_closed`]. On a device of the kernel, who only waits sends something now and then, an RDMA write of no bytes, say.
 #[derive(Debug)]
 pub struct Connection {
     id: Id,

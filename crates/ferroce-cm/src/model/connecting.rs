@@ -287,7 +287,7 @@ fn cannot_be_granted(destroyed: bool) {
     let granting = {
         let id = id.clone();
         thread::spawn(move || {
-            assert!(matches!(id.accept(&ConnParam::default()), Err(Error::Device { .. } | Error::Destroyed)))
+            assert!(matches!(id.accept(&ConnParam::default()), Err(Error::Device { .. } | Error::Destroyed)));
         })
     };
     let mut others = vec![granting, world.progress()];
