@@ -207,18 +207,19 @@ impl Manager {
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
     }
 
-    /// Claims a service of the host for this manager. Waits for the registry of the host, at most some seconds.
-    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<()> {
-        if self.protocol.lock().services.reclaim(service) {
-            return Ok(());
+    /// Claims a service of the host for this manager; returns what it holds then. Waits for the registry of the host, at most some seconds.
+    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<ServiceBinding> {
+        let reclaim = || self.protocol.lock().services.reclaim(service);
+        if let Some(held) = reclaim() {
+            return Ok(held);
         }
         match self.gsi.bind_service(service) {
             Ok(()) => {
                 self.protocol.lock().services.claimed(service);
-                Ok(())
+                Ok(service)
             }
             // The listener that had it may have closed meanwhile.
-            Err(ferroce_verbs::Error::InUse { .. }) if self.protocol.lock().services.reclaim(service) => Ok(()),
+            Err(error @ ferroce_verbs::Error::InUse { .. }) => reclaim().ok_or(error),
             Err(error) => Err(error),
         }
     }
