@@ -60,7 +60,7 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// None so far.
+    /// None at present.
     pub fn new() -> Result<Self> {
         let core = Arc::new(ChannelCore { ready: Mutex::default(), available: Condvar::new(), fd: OnceLock::new() });
         Ok(Self { core: core.clone(), _open: Arc::new(Open(core)) })

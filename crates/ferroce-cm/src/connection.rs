@@ -1,5 +1,6 @@
 //! The short path: connect to a socket address, listen at one, accept.
 
+use crate::alarm::Deadline;
 use crate::kernel::GONE;
 use crate::{
     ConnParam, ConnectionManager, Error, Event, EventChannel, EventKind, Id, PortSpace, Refusal, RejectReason, Result,
@@ -7,6 +8,10 @@ use crate::{
 use ferroce_verbs::{Pd, Qp, QpInitAttr};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+/// What who connects waits for, and what who accepts.
+const CONNECTION: &str = "the connection";
+const CONFIRMATION: &str = "the peer's confirmation";
 
 /// What connections of the short path are made with. Queue pairs complete where `qp` says.
 #[derive(Clone, Debug)]
@@ -25,9 +30,9 @@ pub struct Endpoint {
 /// returns, and is repeated as long as the device is open. (With a device of the kernel it is said once, as the kernel forgets an id that is
 /// destroyed; a peer that does not get it finds out when it sends.)
 ///
-/// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed when
-/// something is sent: the work request fails with [`ferroce_verbs::WcStatus::RetryExcErr`]. Where one side only waits, it sends something
-/// now and then, an RDMA write of no bytes, say.
+/// A peer that vanishes without a word (its host loses power, or it is the only program of its host and is killed) is noticed by the device,
+/// when what is sent fails with [`ferroce_verbs::WcStatus::RetryExcErr`], and by the software device also while nothing is sent: then the connection is closed, see
+/// [`Self::wait_closed`]. On a device of the kernel, who only waits sends something now and then, an RDMA write of no bytes, say.
 #[derive(Debug)]
 pub struct Connection {
     id: Id,
@@ -51,14 +56,14 @@ impl Connection {
         timeout: Duration,
         post: impl FnOnce(&Qp) -> Result<()>,
     ) -> Result<Self> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let mut attempt = Attempt::begin(endpoint, peer, private_data, timeout, post)?;
         while let Some(event) = next_before(&attempt.channel, deadline)? {
             if let Some(private_data) = attempt.on(event)? {
                 return attempt.finish(private_data);
             }
         }
-        Err(Error::TimedOut { what: "the connection" })
+        Err(Error::TimedOut { what: CONNECTION })
     }
 
     /// As [`Self::connect`], for an executor of the caller's. The attempt ends when the future is dropped.
@@ -73,14 +78,14 @@ impl Connection {
         timeout: Duration,
         post: impl FnOnce(&Qp) -> Result<()>,
     ) -> Result<Self> {
+        let mut deadline = Deadline::new(&endpoint.cm.0, timeout);
         let mut attempt = Attempt::begin(endpoint, peer, private_data, timeout, post)?;
-        loop {
-            // The protocol's own deadline ends the wait.
-            let Some(event) = attempt.channel.next_async().await? else { continue };
+        while let Some(event) = deadline.next(&attempt.channel).await? {
             if let Some(private_data) = attempt.on(event)? {
                 return attempt.finish(private_data);
             }
         }
+        Err(Error::TimedOut { what: CONNECTION })
     }
 
     /// Its queue pair.
@@ -107,7 +112,7 @@ impl Connection {
     ///
     /// If the channel fails.
     pub fn wait_closed(&self, timeout: Duration) -> Result<bool> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         while let Some(event) = next_before(&self.channel, deadline)? {
             // Rejected: the peer has taken back what it had granted.
             if matches!(
@@ -183,18 +188,19 @@ impl<'a, F: FnOnce(&Qp) -> Result<()>> Attempt<'a, F> {
     }
 }
 
-/// The next event, if one comes before `deadline`. Who wakes the channel's readers means others.
-fn next_before(channel: &EventChannel, deadline: Instant) -> Result<Option<Event>> {
+/// The next event, if one comes before `deadline`, should there be one. Who wakes the channel's readers means others.
+fn next_before(channel: &EventChannel, deadline: Option<Instant>) -> Result<Option<Event>> {
     loop {
-        let event = channel.next_timeout(deadline.saturating_duration_since(Instant::now()))?;
-        if event.is_some() || Instant::now() >= deadline {
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let event = channel.next_timeout(left)?;
+        if event.is_some() || left.is_zero() {
             return Ok(event);
         }
     }
 }
 
 /// Waits until a connection is established; returns the private data.
-fn settled(channel: &EventChannel, deadline: Instant, what: &'static str) -> Result<Vec<u8>> {
+fn settled(channel: &EventChannel, deadline: Option<Instant>, what: &'static str) -> Result<Vec<u8>> {
     while let Some(event) = next_before(channel, deadline)? {
         if let Some(private_data) = outcome(event)? {
             return Ok(private_data);
@@ -252,7 +258,7 @@ impl Listener {
     ///
     /// [`Error::ChannelClosed`] after [`Self::close`].
     pub fn incoming(&self, timeout: Duration) -> Result<Option<Incoming>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         while let Some(event) = next_before(&self.channel, deadline)? {
             if let Some(incoming) = self.request(event)? {
                 return Ok(Some(incoming));
@@ -261,18 +267,20 @@ impl Listener {
         Ok(None)
     }
 
-    /// As [`Self::incoming`], as a future. It may be dropped at any time.
+    /// As [`Self::incoming`], as a future. It may be dropped at any time. Whoever keeps the time for the connection manager wakes it: no
+    /// timer of an executor's is needed.
     ///
     /// # Errors
     ///
     /// As of [`Self::incoming`].
-    pub async fn incoming_async(&self) -> Result<Incoming> {
-        loop {
-            let Some(event) = self.channel.next_async().await? else { continue };
+    pub async fn incoming_async(&self, timeout: Duration) -> Result<Option<Incoming>> {
+        let mut deadline = Deadline::new(&self.endpoint.cm.0, timeout);
+        while let Some(event) = deadline.next(&self.channel).await? {
             if let Some(incoming) = self.request(event)? {
-                return Ok(incoming);
+                return Ok(Some(incoming));
             }
         }
+        Ok(None)
     }
 
     fn request(&self, event: Event) -> Result<Option<Incoming>> {
@@ -341,9 +349,9 @@ impl Incoming {
         timeout: Duration,
         post: impl FnOnce(&Qp) -> Result<()>,
     ) -> Result<Connection> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let qp = self.grant(private_data, post)?;
-        settled(&self.channel, deadline, "the peer's confirmation")?;
+        settled(&self.channel, deadline, CONFIRMATION)?;
         Ok(self.into_connection(qp))
     }
 
@@ -352,14 +360,20 @@ impl Incoming {
     /// # Errors
     ///
     /// As of [`Self::accept`].
-    pub async fn accept_async(self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Connection> {
+    pub async fn accept_async(
+        self,
+        private_data: &[u8],
+        timeout: Duration,
+        post: impl FnOnce(&Qp) -> Result<()>,
+    ) -> Result<Connection> {
+        let mut deadline = Deadline::new(&self.endpoint.cm.0, timeout);
         let qp = self.grant(private_data, post)?;
-        loop {
-            let Some(event) = self.channel.next_async().await? else { continue };
+        while let Some(event) = deadline.next(&self.channel).await? {
             if outcome(event)?.is_some() {
                 return Ok(self.into_connection(qp));
             }
         }
+        Err(Error::TimedOut { what: CONFIRMATION })
     }
 
     fn grant(&self, private_data: &[u8], post: impl FnOnce(&Qp) -> Result<()>) -> Result<Qp> {

@@ -11,7 +11,11 @@
 //! # Rules
 //!
 //! - After [`Id::destroy`] has returned, no reader begins to deliver an event for the id.
-//! - Calls on an id that another thread destroys either take effect before that or return [`Error::Destroyed`].
+//! - Calls on an id that another thread destroys either take effect before that or return [`Error::Destroyed`]. A call of several steps
+//!   ([`Id::create_qp`], [`Id::resolve_addr`], [`Id::listen`], [`Id::accept`], [`Id::establish`], [`Id::join_multicast`]) that finds it destroyed between
+//!   two of them returns that, too, and leaves nothing behind: neither a queue pair, nor a port, nor a membership; what it had begun with the
+//!   peer, destroying ends.
+//! - To close a channel is not to destroy its ids: calls on them go on as before, only that nobody is told what follows.
 //! - The events of one id are processed in order, whatever the number of readers.
 //! - The transitions of an id's queue pair exclude each other; they exclude nothing else. No lock that [`Id::destroy`] would wait for is held
 //!   across a transition, or across anything that may block. What this crate's own protocol has to say leaves under the lock of the id that
@@ -21,6 +25,7 @@
 //! [`proto`] is the protocol itself (IBTA volume 1, chapter 12) as a state machine without I/O.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod backend;
 mod channel;
 mod connection;

@@ -1,5 +1,6 @@
 //! Connection management of one open device by the protocol itself: messages come and go over queue pair 1.
 
+use crate::alarm::Alarms;
 use crate::id::{IdCore, Queued, is_link_local};
 use crate::later::Later;
 use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
@@ -44,6 +45,7 @@ struct Route {
 pub(crate) struct Protocol {
     pub(crate) endpoint: Endpoint,
     pub(crate) services: Services,
+    pub(crate) alarms: Alarms<Nanos>,
     /// Who gets the events with which cookie.
     ids: HashMap<u64, Weak<IdCore>>,
     next_cookie: u64,
@@ -59,6 +61,7 @@ impl Manager {
         let protocol = Protocol {
             endpoint: Endpoint::new(config, rng),
             services: Services::new(gsi.clone()),
+            alarms: Alarms::default(),
             ids: HashMap::new(),
             next_cookie: 1,
         };
@@ -111,7 +114,8 @@ impl Manager {
                 self.dispatch(&mut protocol, event, later);
             }
             let transmits: Vec<Transmit> = std::iter::from_fn(|| protocol.endpoint.poll_transmit()).collect();
-            (result, transmits, protocol.endpoint.poll_timeout())
+            let wake_at = [protocol.endpoint.poll_timeout(), protocol.alarms.first()].into_iter().flatten().min();
+            (result, transmits, wake_at)
         };
         for transmit in &transmits {
             self.send(transmit);
@@ -203,18 +207,19 @@ impl Manager {
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
     }
 
-    /// Claims a service of the host for this manager. Waits for the registry of the host, at most some seconds.
-    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<()> {
-        if self.protocol.lock().services.reclaim(service) {
-            return Ok(());
+    /// Claims a service of the host for this manager; returns what it holds then. Waits for the registry of the host, at most some seconds.
+    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<ServiceBinding> {
+        let reclaim = || self.protocol.lock().services.reclaim(service);
+        if let Some(held) = reclaim() {
+            return Ok(held);
         }
         match self.gsi.bind_service(service) {
             Ok(()) => {
                 self.protocol.lock().services.claimed(service);
-                Ok(())
+                Ok(service)
             }
             // The listener that had it may have closed meanwhile.
-            Err(ferroce_verbs::Error::InUse { .. }) if self.protocol.lock().services.reclaim(service) => Ok(()),
+            Err(error @ ferroce_verbs::Error::InUse { .. }) => reclaim().ok_or(error),
             Err(error) => Err(error),
         }
     }
@@ -278,6 +283,10 @@ impl MadHandler for Manager {
 
     fn expired(&self) {
         let Some(this) = self.this.upgrade() else { return };
-        this.run(|protocol, now| protocol.endpoint.handle_timeout(now));
+        let due = this.run(|protocol, now| {
+            protocol.endpoint.handle_timeout(now);
+            protocol.alarms.due(now)
+        });
+        drop(Later::wake(due));
     }
 }

@@ -27,15 +27,17 @@ impl Services {
         Self { gsi, held: HashMap::new(), of: HashMap::new() }
     }
 
-    /// Claims a service that is held only for requests that are left.
-    pub(crate) fn reclaim(&mut self, service: ServiceBinding) -> bool {
-        match self.held.get_mut(&service) {
+    /// Claims a service that is held only for requests that are left, at its address or at all: the host would not give it twice. Returns
+    /// what is held, which is for the listener to keep.
+    pub(crate) fn reclaim(&mut self, service: ServiceBinding) -> Option<ServiceBinding> {
+        let candidates = [service, ServiceBinding { local: None, ..service }];
+        candidates.into_iter().find(|candidate| match self.held.get_mut(candidate) {
             Some(held) if !held.claimed => {
                 held.claimed = true;
                 true
             }
             _ => false,
-        }
+        })
     }
 
     /// The host has given this manager the service.

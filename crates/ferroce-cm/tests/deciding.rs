@@ -18,7 +18,7 @@ fn a_grant_that_does_not_fit_is_made_again() {
 }
 
 #[test]
-fn b31_shared_receive_queues_are_told_of() {
+fn shared_receive_queues_are_told_of() {
     deciding::shared_receive_queues_are_told_of(&Bed::soft(LinkMode::Auto));
 }
 

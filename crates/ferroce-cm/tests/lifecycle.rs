@@ -120,3 +120,22 @@ fn the_end_of_a_program_ends_its_connections() {
     over_shared_memory(lifecycle::the_end_of_a_program_ends_its_connections);
     over_udp(lifecycle::the_end_of_a_program_ends_its_connections);
 }
+
+/// B17: an address that cannot be resolved leaves the port as it was, and others may have it, too.
+#[test]
+fn b17_a_fixed_source_port_can_be_used_again() {
+    let host = Host::new(LinkMode::Auto);
+    let (a, b) = (host.open(), host.open());
+    let (_listener, addr) = b.listen();
+    let source = std::net::SocketAddr::new(a.ip, 7001);
+    let retried = a.id();
+    retried.bind_addr(source).unwrap();
+    retried.resolve_addr(None, "0.0.0.0:1".parse().unwrap()).unwrap();
+    assert!(matches!(a.event().kind(), EventKind::AddrError(_)));
+    let other = a.id();
+    for id in [&retried, &other] {
+        id.resolve_addr(Some(source), addr).unwrap();
+        assert!(matches!(a.event().kind(), EventKind::AddrResolved));
+        assert_eq!(id.local_addr(), Some(source));
+    }
+}

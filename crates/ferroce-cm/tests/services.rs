@@ -94,6 +94,32 @@ fn the_same_program_may_listen_again_at_once() {
     b.is_clean();
 }
 
+/// The first listens at all addresses, the second at one of them.
+#[test]
+fn the_same_program_may_listen_again_at_fewer_addresses() {
+    let host = Host::new(LinkMode::Auto);
+    let (a, b, other) = (host.open(), host.open(), host.open());
+    let (listener, all) = b.listen_at(PortSpace::Tcp, "0.0.0.0:0");
+    let addr = SocketAddr::new(b.ip, all.port());
+    let first = a.connect(addr, b"");
+    let (server, _) = b.request();
+    listener.destroy();
+    let (again, _) = b.listen_at(PortSpace::Tcp, &addr.to_string());
+    let second = a.connect(addr, b"");
+    let (server_of_second, _) = b.request();
+    for server in [&server, &server_of_second] {
+        server.accept(&ConnParam::default()).unwrap();
+        assert!(matches!(a.event().kind(), EventKind::Established));
+        assert!(matches!(b.event().kind(), EventKind::Established));
+    }
+    assert!(!is_free(&other, PortSpace::Tcp, addr));
+    again.destroy();
+    assert!(is_free(&other, PortSpace::Tcp, addr));
+    drop((first, second, server, server_of_second));
+    a.is_clean();
+    b.is_clean();
+}
+
 #[test]
 fn a_manager_that_goes_leaves_no_service_behind() {
     let host = Host::new(LinkMode::Auto);

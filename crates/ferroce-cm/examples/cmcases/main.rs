@@ -56,6 +56,7 @@ const CASES: &[Case] = &[
     ("the short path", short_path::blocking),
     ("the short path as futures", short_path::as_futures),
     ("the short path: refusals", short_path::refusals_are_values),
+    ("the short path: waiting ends", short_path::waiting_ends),
     ("a burst of requests", overload::a_burst_is_accepted),
     ("a full backlog", overload::a_full_backlog_is_answered),
     ("races, one reader", |bed| races::churn(bed, PortSpace::Tcp, 300, 1)),

@@ -5,7 +5,7 @@ use super::setup::Negotiated;
 use super::{Id, IdState, Phase};
 use crate::backend::Backend;
 use crate::later::Later;
-use crate::proto::{AcceptParams, Address, CmError, ConnectParams, ConnectRequest};
+use crate::proto::{AcceptParams, Address, CmError, ConnectParams, ConnectRequest, nanos};
 use crate::{Error, Result};
 use ferroce_verbs::{Gid, QpType};
 use ferroce_wire::IpPair;
@@ -97,7 +97,7 @@ impl Id {
                     hop_limit: route.hop_limit,
                     ece: None,
                     private_data: &private_data[..length],
-                    deadline: now.saturating_add(options.connect_timeout.as_nanos() as u64),
+                    deadline: now.saturating_add(nanos(options.connect_timeout)),
                     cookie,
                 },
             )?;

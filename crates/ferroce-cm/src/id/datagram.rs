@@ -7,7 +7,7 @@ use super::{Id, IdCore, IdState, Phase};
 use crate::event::UdParam;
 use crate::later::Later;
 use crate::manager::Manager;
-use crate::proto::{ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse};
+use crate::proto::{ResolveParams, SidrAnswer, SidrId, SidrRequest, SidrResponse, nanos};
 use crate::{ConnParam, Error, Event, EventKind, Offer, PortSpace, Result};
 use ferroce_verbs::{Gid, GlobalRoute, QpAttr, QpState};
 use ferroce_wire::cm::{AdditionalInfo, IpCmHeader, RejectReason, ServiceId, SidrStatus};
@@ -32,7 +32,7 @@ impl Id {
     /// Asks the peer for the queue pair that serves its port.
     pub(super) fn ask(&self, manager: &Arc<Manager>, param: &ConnParam<'_>) -> Result<()> {
         let core = self.core();
-        let timeout = core.options.lock().connect_timeout.as_nanos() as u64;
+        let timeout = nanos(core.options.lock().connect_timeout);
         let mut later = Later::default();
         let mut state = self.state()?;
         let (Phase::RouteResolved, Some(local), Some(peer), Some(gid), Some(path)) =

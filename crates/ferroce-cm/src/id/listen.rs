@@ -89,7 +89,7 @@ impl Id {
         if addr.port() != 0 {
             let service = binding(addr.port());
             return match manager.claim(service) {
-                Ok(()) => Ok((service, addr.port())),
+                Ok(service) => Ok((service, addr.port())),
                 Err(ferroce_verbs::Error::InUse { .. }) => {
                     Err(Error::Address { addr, why: "another listener of this host has it".into() })
                 }
@@ -99,7 +99,7 @@ impl Id {
         for _ in 0..PORT_TRIES {
             let port = manager.ephemeral_port();
             match manager.claim(binding(port)) {
-                Ok(()) => return Ok((binding(port), port)),
+                Ok(service) => return Ok((service, port)),
                 Err(ferroce_verbs::Error::InUse { .. }) => {}
                 Err(error) => return Err(Error::device("claiming a port")(error)),
             }

@@ -17,6 +17,7 @@ pub(crate) use backlog::{Backlog, Place};
 pub(crate) use error::{GONE, address, of_status, refused};
 pub(crate) use handle::{KernelGroup, KernelId};
 
+use crate::alarm::Alarms;
 use crate::id::{IdCore, Queued};
 use crate::later::Later;
 use crate::proto::Usage;
@@ -48,6 +49,8 @@ pub(crate) struct KernelManager {
     node_guid: u64,
     limits: Limits,
     table: Mutex<Table>,
+    /// Deadlines of futures.
+    alarms: Mutex<Alarms<Instant>>,
     /// The file cannot be read, and all ids were told.
     unreadable: AtomicBool,
     /// It was said that a request was rejected which the program does not see. Peers decide how often that happens.
@@ -91,6 +94,7 @@ impl KernelManager {
             node_guid,
             limits,
             table: Mutex::default(),
+            alarms: Mutex::default(),
             unreadable: AtomicBool::new(false),
             was_warned: AtomicBool::new(false),
             alarm,
@@ -171,6 +175,21 @@ impl KernelManager {
         self.table.lock().clear_deadline(uid);
     }
 
+    /// Changes which tasks are woken when.
+    pub(crate) fn alarms<T>(&self, change: impl FnOnce(&mut Alarms<Instant>) -> T) -> T {
+        let (result, is_sooner) = {
+            let mut alarms = self.alarms.lock();
+            let before = alarms.first();
+            let result = change(&mut alarms);
+            let is_sooner = alarms.first().is_some_and(|at| before.is_none_or(|before| at < before));
+            (result, is_sooner)
+        };
+        if let Some(alarm) = self.alarm.as_ref().filter(|_| is_sooner) {
+            alarm.ring();
+        }
+        result
+    }
+
     /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
     pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
         let mut read = 0;
@@ -191,6 +210,12 @@ impl KernelManager {
         for id in late {
             drop(id.push(Queued::Expired));
         }
+        let (due, alarm_at) = {
+            let mut alarms = self.alarms.lock();
+            (alarms.due(Instant::now()), alarms.first())
+        };
+        drop(Later::wake(due));
+        let wake_at = [wake_at, alarm_at].into_iter().flatten().min();
         match &outcome {
             Ok(()) => self.unreadable.store(false, Ordering::Relaxed),
             Err(error) if is_for_now(error) => {}

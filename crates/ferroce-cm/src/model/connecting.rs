@@ -4,6 +4,7 @@ use super::device::Answer;
 use super::search::{exhaust, sample};
 use super::{What, World, join, tolerate};
 use crate::{ConnParam, Error, EventKind, Phase, SetupIn};
+use ferroce_verbs::QpState;
 use shuttle::thread;
 
 /// The peer's answer comes, the event thread moves the queue pair, and two threads destroy the id.
@@ -250,4 +251,59 @@ fn granted_twice() {
 fn granted_by_two_threads_at_once() {
     exhaust(2, granted_twice);
     sample(1000, granted_twice);
+}
+
+/// R14: the reader cannot move the queue pair to what was granted. That is the end, which is said once; the peer is told, too.
+fn cannot_be_set_up(answer: Answer) {
+    let world = World::new(answer);
+    let id = world.connecting();
+    world.host.refuse_rtr();
+    let readers = vec![world.reader(&world.channel, drop), world.reader(&world.channel, drop)];
+    world.join(vec![world.progress()], &world.channel, readers);
+    assert_eq!(world.all(&id), [What::Ended], "exactly once");
+    assert_eq!(id.phase(), Phase::Disconnected);
+    assert_eq!(id.qp().unwrap().state(), QpState::Err);
+    while world.host.deliver() {}
+    if answer == Answer::Grant {
+        assert_eq!(world.host.ends(), [1], "the peer is told");
+    }
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn r14_what_cannot_be_set_up_is_given_up() {
+    exhaust(1, || cannot_be_set_up(Answer::Grant));
+    sample(1000, || cannot_be_set_up(Answer::Grant));
+    sample(1000, || cannot_be_set_up(Answer::GrantAndEnd));
+}
+
+/// The same of who grants, while the id is destroyed.
+fn cannot_be_granted(destroyed: bool) {
+    let world = World::new(Answer::Grant);
+    let listener = world.listener();
+    let id = world.requested();
+    world.host.refuse_rtr();
+    let granting = {
+        let id = id.clone();
+        thread::spawn(move || {
+            assert!(matches!(id.accept(&ConnParam::default()), Err(Error::Device { .. } | Error::Destroyed)));
+        })
+    };
+    let mut others = vec![granting, world.progress()];
+    if destroyed {
+        others.push(world.destroyer(id.clone()));
+    }
+    join(others);
+    while world.host.deliver() {}
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    drop((id, listener));
+    world.finish();
+}
+
+#[test]
+fn r14_what_cannot_be_granted_is_rejected() {
+    exhaust(2, || cannot_be_granted(false));
+    exhaust(1, || cannot_be_granted(true));
+    sample(1000, || cannot_be_granted(true));
 }

@@ -2,7 +2,7 @@
 
 use super::device::Answer;
 use super::search::{exhaust, sample};
-use super::{What, World, join};
+use super::{What, World, join, tolerate};
 use crate::{ConnParam, EventChannel};
 use shuttle::thread;
 
@@ -64,7 +64,7 @@ fn moved_and_destroyed() {
     let readers = [world.reader(&world.channel, drop), world.reader(&other, drop)];
     let mover = {
         let (id, new) = (id.clone(), other.clone());
-        thread::spawn(move || super::tolerate(id.migrate(&new)))
+        thread::spawn(move || tolerate(id.migrate(&new)))
     };
     join(vec![mover, world.destroyer(id)]);
     world.channel.wake();
@@ -80,4 +80,65 @@ fn moved_and_destroyed() {
 fn destroyed_while_it_moves() {
     exhaust(1, moved_and_destroyed);
     sample(2000, moved_and_destroyed);
+}
+
+/// All at once: the answer comes, the id moves, one of the two channels closes, two threads destroy it, and both channels are read.
+fn moved_closed_and_destroyed(new_closes: bool) {
+    let world = World::new(Answer::Grant);
+    let other = EventChannel::new().unwrap();
+    let id = world.connecting();
+    world.watch(&id);
+    let readers = vec![world.reader(&world.channel, drop), world.reader(&other, drop)];
+    let mover = {
+        let (id, new) = (id.clone(), other.clone());
+        thread::spawn(move || tolerate(id.migrate(&new)))
+    };
+    let closer = {
+        let closing = if new_closes { other.clone() } else { world.channel.clone() };
+        thread::spawn(move || closing.close())
+    };
+    join(vec![world.progress(), mover, closer, world.destroyer(id.clone()), world.destroyer(id)]);
+    world.channel.wake();
+    other.wake();
+    join(readers);
+    world.drain(&other);
+    assert_eq!(world.host.ends(), [1], "the peer is told");
+    drop(other);
+    world.finish();
+}
+
+#[test]
+fn destroyed_while_it_moves_and_a_channel_closes() {
+    sample(1500, || moved_closed_and_destroyed(false));
+    sample(1500, || moved_closed_and_destroyed(true));
+}
+
+/// Nobody destroys it: whether its events are read or go with a channel, it lives, and what its peer does is seen where it is then.
+fn moved_from_a_channel_that_closes() {
+    let world = World::new(Answer::Grant);
+    let other = EventChannel::new().unwrap();
+    let id = world.connecting();
+    let readers = vec![world.reader(&world.channel, drop), world.reader(&other, drop)];
+    let mover = {
+        let (id, new) = (id.clone(), other.clone());
+        thread::spawn(move || id.migrate(&new).unwrap())
+    };
+    let (closing, progress) = (world.channel.clone(), world.progress());
+    join(vec![progress, mover, thread::spawn(move || closing.close())]);
+    other.wake();
+    join(readers);
+    world.drain(&other);
+    assert_eq!(world.seen(&id, What::Established), world.host.established());
+    // Established or not, the peer ends it, and that is read where it is now.
+    world.host.end_all();
+    while world.host.deliver() {}
+    world.drain(&other);
+    assert_eq!(world.seen(&id, What::Ended), 1);
+    drop((id, other));
+    world.finish();
+}
+
+#[test]
+fn it_moves_from_a_channel_that_closes() {
+    sample(2000, moved_from_a_channel_that_closes);
 }

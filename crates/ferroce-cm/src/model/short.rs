@@ -82,8 +82,9 @@ fn listen() {
     let acceptor = thread::spawn(move || {
         let mut connections = Vec::new();
         loop {
-            match block_on(other.incoming_async()) {
-                Ok(incoming) => match block_on(incoming.accept_async(b"", |_| Ok(()))) {
+            match block_on(other.incoming_async(NEVER)) {
+                Ok(None) => panic!("no time passes"),
+                Ok(Some(incoming)) => match block_on(incoming.accept_async(b"", NEVER, |_| Ok(()))) {
                     Ok(connection) => connections.push(connection),
                     Err(Error::Refused(_)) => {}
                     Err(error) => panic!("{error}"),

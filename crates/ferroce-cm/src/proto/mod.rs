@@ -122,6 +122,7 @@ pub use params::{AcceptParams, ConnectParams, Ece, ReceivedData, ResolveParams};
 pub use sidr::SidrAnswer;
 pub use state::State;
 
+pub(crate) use request::nanos;
 use state::Conn;
 
 /// Nanoseconds since any moment that is the same for all calls of an endpoint.

@@ -23,7 +23,7 @@ const MIN_PATIENCE: Nanos = 1_000_000_000;
 /// However long packets are said to live, a minute is enough to remember what is over.
 const MAX_TIMEWAIT: Nanos = 60_000_000_000;
 
-pub(super) fn nanos(duration: Duration) -> Nanos {
+pub(crate) fn nanos(duration: Duration) -> Nanos {
     duration.as_nanos().try_into().unwrap_or(Nanos::MAX)
 }
 

@@ -139,7 +139,7 @@ impl World {
         self.touch(self.sides[number].place);
         // Programs do not look whether it makes sense at the moment: that is what errors are for.
         match result {
-            Ok(()) | Err(Error::Phase { .. } | Error::Destroyed | Error::Protocol(_)) => Ok(()),
+            Ok(()) | Err(Error::Phase { .. } | Error::Destroyed) => Ok(()),
             Err(error) => Err(Failure::new(format!("{act:?} failed: {error}"))),
         }
     }

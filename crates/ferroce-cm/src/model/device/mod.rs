@@ -61,6 +61,8 @@ struct State {
     next_qpn: u32,
     /// With which PSN queue pairs expect their peers to begin.
     expected: HashMap<u32, u32>,
+    /// Queue pairs cannot be moved to RTR.
+    refuses_rtr: bool,
     /// Queue pairs in the middle of a transition.
     transitions: usize,
     /// [`Id::destroy`](crate::Id::destroy) of what is watched has returned.
@@ -107,6 +109,7 @@ impl Host {
             qps: 0,
             next_qpn: 0,
             expected: HashMap::new(),
+            refuses_rtr: false,
             transitions: 0,
             destroyed: false,
             late: HashSet::new(),
@@ -261,6 +264,11 @@ impl Host {
     /// A message of those that the peer has sent is lost.
     pub(super) fn lose(&self, at: usize) {
         self.state().inbox.remove(at).unwrap();
+    }
+
+    /// From now on no queue pair can be moved to RTR.
+    pub(super) fn refuse_rtr(&self) {
+        self.state().refuses_rtr = true;
     }
 
     pub(super) fn is_in_transition(&self) -> bool {

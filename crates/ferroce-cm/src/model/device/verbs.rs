@@ -188,7 +188,11 @@ impl QpOps for QueuePair {
         self.host.state().transitions += 1;
         // On a NIC it takes long.
         self.host.pass();
-        let next = check_transition(self.qp_type, self.state(), attr);
+        let next = if attr.state == Some(QpState::Rtr) && self.host.state().refuses_rtr {
+            Err(ferroce_verbs::Error::invalid("qp_state", "the device refuses"))
+        } else {
+            check_transition(self.qp_type, self.state(), attr)
+        };
         if let Ok(next) = next {
             *self.state.lock().unwrap() = next;
             if let Some(psn) = attr.rq_psn {

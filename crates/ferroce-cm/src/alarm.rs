@@ -1,0 +1,133 @@
+//! Deadlines of futures, which have no thread to wait in: whoever keeps a manager's time wakes their tasks.
+
+use crate::backend::Backend;
+use crate::channel::EventChannel;
+use crate::proto::{Nanos, nanos};
+use crate::{Event, Result};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Tasks to wake, by when. Behind a lock of its owner's, who wakes them without it.
+pub(crate) struct Alarms<T> {
+    next: u64,
+    tasks: BTreeMap<(T, u64), Waker>,
+}
+
+impl<T> Default for Alarms<T> {
+    fn default() -> Self {
+        Self { next: 0, tasks: BTreeMap::new() }
+    }
+}
+
+impl<T: Ord + Copy> Alarms<T> {
+    fn set(&mut self, at: T, waker: Waker) -> (T, u64) {
+        self.next += 1;
+        self.tasks.insert((at, self.next), waker);
+        (at, self.next)
+    }
+
+    fn clear(&mut self, key: (T, u64)) -> Option<Waker> {
+        self.tasks.remove(&key)
+    }
+
+    /// When the first one is due.
+    pub(crate) fn first(&self) -> Option<T> {
+        self.tasks.keys().next().map(|&(at, _)| at)
+    }
+
+    /// Takes those that are due.
+    pub(crate) fn due(&mut self, now: T) -> Vec<Waker> {
+        let mut due = Vec::new();
+        while let Some(entry) = self.tasks.first_entry().filter(|entry| entry.key().0 <= now) {
+            due.push(entry.remove());
+        }
+        due
+    }
+}
+
+/// When a future gives up. Dropping it forgets the task.
+pub(crate) struct Deadline {
+    backend: Backend,
+    at: At,
+    set: Option<At>,
+    number: u64,
+}
+
+/// In the time of who keeps it. None is too far away to come.
+#[derive(Clone, Copy)]
+enum At {
+    Native(Nanos),
+    Kernel(Instant),
+    Never,
+}
+
+impl Deadline {
+    pub(crate) fn new(backend: &Backend, timeout: Duration) -> Self {
+        let at = match backend {
+            Backend::Native(manager) => manager.gsi.now().checked_add(nanos(timeout)).map_or(At::Never, At::Native),
+            Backend::Kernel(_) => Instant::now().checked_add(timeout).map_or(At::Never, At::Kernel),
+        };
+        Self { backend: backend.clone(), at, set: None, number: 0 }
+    }
+
+    fn has_passed(&self) -> bool {
+        match (&self.backend, self.at) {
+            (Backend::Native(manager), At::Native(at)) => at <= manager.gsi.now(),
+            (_, At::Kernel(at)) => at <= Instant::now(),
+            _ => false,
+        }
+    }
+
+    /// Has the task woken.
+    fn set(&mut self, waker: &Waker) {
+        self.clear();
+        let number = match (&self.backend, self.at) {
+            (Backend::Native(manager), At::Native(at)) => {
+                manager.run(|protocol, _| protocol.alarms.set(at, waker.clone()).1)
+            }
+            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.set(at, waker.clone()).1),
+            _ => return,
+        };
+        (self.set, self.number) = (Some(self.at), number);
+    }
+
+    fn clear(&mut self) {
+        // The waker goes with no lock held.
+        drop(match (&self.backend, self.set.take()) {
+            (Backend::Native(manager), Some(At::Native(at))) => {
+                manager.run(|protocol, _| protocol.alarms.clear((at, self.number)))
+            }
+            (Backend::Kernel(manager), Some(At::Kernel(at))) => {
+                manager.alarms(|alarms| alarms.clear((at, self.number)))
+            }
+            _ => None,
+        });
+    }
+
+    /// The next event, if one comes before. Who wakes the channel's readers means others.
+    pub(crate) async fn next(&mut self, channel: &EventChannel) -> Result<Option<Event>> {
+        poll_fn(|context| {
+            loop {
+                match pin!(channel.next_async()).poll(context) {
+                    Poll::Ready(Ok(None)) => {}
+                    Poll::Ready(outcome) => return Poll::Ready(outcome),
+                    Poll::Pending if self.has_passed() => return Poll::Ready(Ok(None)),
+                    Poll::Pending => {
+                        self.set(context.waker());
+                        return Poll::Pending;
+                    }
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
