@@ -120,13 +120,16 @@ part_refused() {
 
 # The kernel has nothing of anybody, but the queue pairs of its own management. From those that have ended it takes all away: what programs leave
 # while they live they find themselves.
-nothing_left() { ! rdma resource show cm_id | grep -q . && ! rdma resource show qp | grep -vq "type [GS][SM]I"; }
+nothing_left() {
+  ids=$(rdma resource show cm_id) && qps=$(rdma resource show qp) || return 1
+  [ -z "$ids" ] && ! echo "$qps" | grep -v "type [GS][SM]I" | grep -q .
+}
 clean() { if await 20 nothing_left; then pass "$1"; else fail "$1" "$(rdma resource show cm_id | wc -l) ids, $(rdma resource show qp | wc -l) queue pairs"; fi; }
 
 # storm [CONNECTIONS]
 part_storm() {
   count=${1:-2000}
-  limit=$((120 + count / 8))
+  limit=$((120 + count / 16))
   case_of "storm of $count connections" "$rxe storm --device rxe0 -n $count --cancel 10 --io-threads 2"
   tail -n 4 "$dir/client.log"
   clean "the kernel has nothing left of it"

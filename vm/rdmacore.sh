@@ -147,9 +147,9 @@ part_cache() {
   ip addr add $RXE_IP4/24 dev v0
   renewed "$before" "the GID comes back"
   sleep 1
-  before=$(leases)
   ip link set v0 down
   sleep 1
+  before=$(leases)
   ip link set v0 up
   renewed "$before" "the port comes back"
   stop client

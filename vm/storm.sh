@@ -13,7 +13,7 @@ threads=${2:-8}
 connections=${3:-1000}
 factor=${4:-1}
 window=32
-limit=300
+limit=$((120 + connections / 8))
 
 # result CONTENDER RATE MEAN
 result() {

@@ -62,7 +62,8 @@ pub(super) fn change(kind: u16, payload: &[u8]) -> Option<AddressChange> {
     }
 }
 
-/// Of a `struct rtmsg` and its attributes; `None` for routes to nobody in particular.
+/// Of a `struct rtmsg` and its attributes; `None` for routes to nobody in particular, and for link-local ones, of which each interface has one: whoever
+/// sends to such an address says by which interface.
 fn prefix(payload: &[u8]) -> Option<(IpAddr, u8)> {
     let &[family, len, _, _, _, _, _, kind] = payload.first_chunk()?;
     if matches!(kind, libc::RTN_BROADCAST | libc::RTN_ANYCAST | libc::RTN_MULTICAST) {
@@ -76,7 +77,8 @@ fn prefix(payload: &[u8]) -> Option<(IpAddr, u8)> {
         (None, libc::AF_INET6) => Ipv6Addr::UNSPECIFIED.into(),
         (None, _) => return None,
     };
-    Some((prefix, len))
+    let is_link_local = matches!(prefix, IpAddr::V6(ip) if len >= 10 && ip.is_unicast_link_local());
+    (!is_link_local).then_some((prefix, len))
 }
 
 #[cfg(test)]

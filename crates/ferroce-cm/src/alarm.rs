@@ -84,11 +84,11 @@ impl Deadline {
     /// Has the task woken.
     fn set(&mut self, waker: &Waker) {
         self.clear();
+        // It is somebody else's code, and is not called with a lock.
+        let waker = waker.clone();
         let number = match (&self.backend, self.at) {
-            (Backend::Native(manager), At::Native(at)) => {
-                manager.run(|protocol, _| protocol.alarms.set(at, waker.clone()).1)
-            }
-            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.set(at, waker.clone()).1),
+            (Backend::Native(manager), At::Native(at)) => manager.run(|protocol, _| protocol.alarms.set(at, waker).1),
+            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.set(at, waker).1),
             _ => return,
         };
         (self.set, self.number) = (Some(self.at), number);
@@ -109,20 +109,21 @@ impl Deadline {
 
     /// The next event, if one comes before. Who wakes the channel's readers means others.
     pub(crate) async fn next(&mut self, channel: &EventChannel) -> Result<Option<Event>> {
-        poll_fn(|context| {
-            loop {
-                match pin!(channel.next_async()).poll(context) {
-                    Poll::Ready(Ok(None)) => {}
-                    Poll::Ready(outcome) => return Poll::Ready(outcome),
-                    Poll::Pending if self.has_passed() => return Poll::Ready(Ok(None)),
-                    Poll::Pending => {
-                        self.set(context.waker());
-                        return Poll::Pending;
-                    }
+        loop {
+            let mut event = pin!(channel.next_async());
+            let outcome = poll_fn(|context| match event.as_mut().poll(context) {
+                Poll::Ready(Ok(None)) => Poll::Ready(None),
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending if self.has_passed() => Poll::Ready(Some(Ok(None))),
+                Poll::Pending => {
+                    self.set(context.waker());
+                    Poll::Pending
                 }
+            });
+            if let Some(outcome) = outcome.await {
+                return outcome;
             }
-        })
-        .await
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::later::Later;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, Event, EventKind, Id, Result};
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -52,7 +52,9 @@ struct Ready {
     /// The descriptor is readable.
     signaled: bool,
     sleepers: u32,
-    wakers: Vec<Waker>,
+    /// Tasks that wait, by numbers that their futures know.
+    wakers: BTreeMap<u64, Waker>,
+    next_waker: u64,
 }
 
 impl EventChannel {
@@ -181,12 +183,13 @@ impl EventChannel {
         }
     }
 
-    /// The next event, as a future; `None` if [`Self::wake`] was called. It may be dropped at any time; no event is lost.
+    /// The next event, as a future; `None` if [`Self::wake`] was called. It may be dropped at any time; no event is lost, and
+    /// its task is not woken any more.
     ///
     /// Its waker is called with no lock of this crate held, by whoever brings the event; mostly the thread that makes progress for the
     /// device, which an executor that polls in the waker holds up.
     pub fn next_async(&self) -> NextEvent<'_> {
-        NextEvent { channel: self }
+        NextEvent { channel: self, number: None }
     }
 
     /// Lets one reader return with nothing: one that blocks, or the next that finds no event.
@@ -247,7 +250,7 @@ impl ChannelCore {
         if sleepers {
             self.available.notify_one();
         }
-        Later::wake(wakers)
+        Later::wake(wakers.into_values().collect())
     }
 
     fn signal(&self, ready: &mut Ready) {
@@ -272,7 +275,7 @@ impl ChannelCore {
         let wakers = std::mem::take(&mut ready.wakers);
         drop(ready);
         self.available.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
         // Without the lock: what goes with them may come back here.
         for id in &ids {
             id.discard_events(self);
@@ -300,12 +303,16 @@ enum Taken {
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct NextEvent<'a> {
     channel: &'a EventChannel,
+    /// Of its task among those that wait.
+    number: Option<u64>,
 }
 
 impl Future for NextEvent<'_> {
     type Output = Result<Option<Event>>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // It is somebody else's code, and is not called with a lock.
+        let waker = context.waker().clone();
         loop {
             match self.channel.take()? {
                 Taken::Event(event) => return Poll::Ready(Ok(Some(event))),
@@ -316,10 +323,21 @@ impl Future for NextEvent<'_> {
             if ready.has_something() {
                 continue;
             }
-            if !ready.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-                ready.wakers.push(context.waker().clone());
-            }
+            let number = self.number.unwrap_or(ready.next_waker);
+            ready.next_waker += u64::from(self.number.is_none());
+            let before = ready.wakers.insert(number, waker);
+            drop(ready);
+            drop(before);
+            self.number = Some(number);
             return Poll::Pending;
         }
+    }
+}
+
+impl Drop for NextEvent<'_> {
+    /// Nobody waits here any more.
+    fn drop(&mut self) {
+        let waker = self.number.and_then(|number| self.channel.core.ready.lock().wakers.remove(&number));
+        drop(waker);
     }
 }

@@ -4,7 +4,7 @@ use crate::alarm::Alarms;
 use crate::id::{IdCore, Queued, is_link_local};
 use crate::later::Later;
 use crate::proto::{Address, Config, Counters, Endpoint, Event as ProtoEvent, Nanos, Transmit, Usage};
-use crate::services::Services;
+use crate::services::{Claim, Services};
 use crate::sync::Mutex;
 use crate::{Error, Result};
 use ferroce_verbs::{
@@ -207,17 +207,14 @@ impl Manager {
         EPHEMERAL.start + (random % u32::from(EPHEMERAL.end - EPHEMERAL.start)) as u16
     }
 
-    /// Claims a service of the host for this manager; returns what it holds then. Waits for the registry of the host, at most some seconds.
-    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<ServiceBinding> {
+    /// Claims a service of the host for this manager; returns what it has then. Waits for the registry of the host, at most some seconds.
+    pub(crate) fn claim(&self, service: ServiceBinding) -> ferroce_verbs::Result<Claim> {
         let reclaim = || self.protocol.lock().services.reclaim(service);
         if let Some(held) = reclaim() {
             return Ok(held);
         }
         match self.gsi.bind_service(service) {
-            Ok(()) => {
-                self.protocol.lock().services.claimed(service);
-                Ok(service)
-            }
+            Ok(()) => Ok(self.protocol.lock().services.claimed(service)),
             // The listener that had it may have closed meanwhile.
             Err(error @ ferroce_verbs::Error::InUse { .. }) => reclaim().ok_or(error),
             Err(error) => Err(error),
@@ -225,8 +222,8 @@ impl Manager {
     }
 
     /// Gives a claimed service back for which there is no listener.
-    pub(crate) fn unclaim(&self, service: ServiceBinding) {
-        self.protocol.lock().services.unclaim(service);
+    pub(crate) fn unclaim(&self, claim: Claim) {
+        self.protocol.lock().services.unclaim(claim);
     }
 
     /// The entry of a local GID, on the interface `scope_id` if it is not 0.

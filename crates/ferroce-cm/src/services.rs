@@ -4,22 +4,49 @@
 //! refuse them, and their peers take that for the answer.
 
 use crate::proto::ListenId;
-use ferroce_verbs::{Gsi, ServiceBinding};
+use ferroce_verbs::{Gid, Gsi, ServiceBinding};
 use std::collections::HashMap;
 
 /// Behind the protocol's lock, so that a service and its listener change together.
 pub(crate) struct Services {
     gsi: Gsi,
     held: HashMap<ServiceBinding, Held>,
-    /// Of which service a listener is, until its last request is settled.
-    of: HashMap<ListenId, ServiceBinding>,
+    /// What a listener has claimed, until its last request is settled.
+    of: HashMap<ListenId, Claim>,
 }
 
+/// A listener's part of what is held, or that of one to be.
+#[derive(Clone, Copy)]
+pub(crate) struct Claim {
+    held: ServiceBinding,
+    /// At which address; `None` at all.
+    local: Option<Gid>,
+}
+
+impl Claim {
+    /// Of a listener that has what is held for itself.
+    fn of(service: ServiceBinding) -> Self {
+        Self { held: service, local: service.local }
+    }
+
+    /// What is held.
+    pub(crate) fn service_id(&self) -> u64 {
+        self.held.service_id
+    }
+}
+
+#[derive(Default)]
 struct Held {
-    /// Somebody listens, or is about to.
-    claimed: bool,
+    /// Where somebody listens, or is about to. What was held for a listener at all addresses may have several at one each.
+    claims: Vec<Option<Gid>>,
     /// Listeners that are closed and have requests left.
     closed: usize,
+}
+
+impl Held {
+    fn takes(&self, local: Option<Gid>) -> bool {
+        self.claims.iter().all(|other| other.is_some() && local.is_some() && *other != local)
+    }
 }
 
 impl Services {
@@ -27,58 +54,57 @@ impl Services {
         Self { gsi, held: HashMap::new(), of: HashMap::new() }
     }
 
-    /// Claims a service that is held only for requests that are left, at its address or at all: the host would not give it twice. Returns
-    /// what is held, which is for the listener to keep.
-    pub(crate) fn reclaim(&mut self, service: ServiceBinding) -> Option<ServiceBinding> {
+    /// Claims a service of which this manager holds what is needed, at its address or at all, for requests that are left or for listeners at
+    /// other addresses: the host would not give it twice.
+    pub(crate) fn reclaim(&mut self, service: ServiceBinding) -> Option<Claim> {
         let candidates = [service, ServiceBinding { local: None, ..service }];
-        candidates.into_iter().find(|candidate| match self.held.get_mut(candidate) {
-            Some(held) if !held.claimed => {
-                held.claimed = true;
-                true
-            }
-            _ => false,
+        candidates.into_iter().find_map(|candidate| {
+            let held = self.held.get_mut(&candidate).filter(|held| held.takes(service.local))?;
+            held.claims.push(service.local);
+            Some(Claim { held: candidate, local: service.local })
         })
     }
 
     /// The host has given this manager the service.
-    pub(crate) fn claimed(&mut self, service: ServiceBinding) {
-        self.held.insert(service, Held { claimed: true, closed: 0 });
+    pub(crate) fn claimed(&mut self, service: ServiceBinding) -> Claim {
+        self.held.insert(service, Held { claims: vec![service.local], closed: 0 });
+        Claim::of(service)
     }
 
     /// The service that was claimed has this listener.
-    pub(crate) fn opened(&mut self, listener: ListenId, service: ServiceBinding) {
-        self.of.insert(listener, service);
+    pub(crate) fn opened(&mut self, listener: ListenId, claim: Claim) {
+        self.of.insert(listener, claim);
     }
 
     /// Nobody listens after all.
-    pub(crate) fn unclaim(&mut self, service: ServiceBinding) {
-        self.change(service, |held| held.claimed = false);
+    pub(crate) fn unclaim(&mut self, claim: Claim) {
+        self.change(claim, true, |_| {});
     }
 
     /// The listener is closed, and `released` if no requests are left.
     pub(crate) fn closed(&mut self, listener: ListenId, released: bool) {
-        let service = if released { self.of.remove(&listener) } else { self.of.get(&listener).copied() };
-        if let Some(service) = service {
-            self.change(service, |held| {
-                held.claimed = false;
-                held.closed += usize::from(!released);
-            });
+        let claim = if released { self.of.remove(&listener) } else { self.of.get(&listener).copied() };
+        if let Some(claim) = claim {
+            self.change(claim, true, |held| held.closed += usize::from(!released));
         }
     }
 
     /// A listener that is closed has no requests left.
     pub(crate) fn released(&mut self, listener: ListenId) {
-        if let Some(service) = self.of.remove(&listener) {
-            self.change(service, |held| held.closed -= 1);
+        if let Some(claim) = self.of.remove(&listener) {
+            self.change(claim, false, |held| held.closed -= 1);
         }
     }
 
-    fn change(&mut self, service: ServiceBinding, change: impl FnOnce(&mut Held)) {
-        let Some(held) = self.held.get_mut(&service) else { return };
+    fn change(&mut self, claim: Claim, is_over: bool, change: impl FnOnce(&mut Held)) {
+        let Some(held) = self.held.get_mut(&claim.held) else { return };
+        if is_over && let Some(at) = held.claims.iter().position(|local| *local == claim.local) {
+            held.claims.swap_remove(at);
+        }
         change(held);
-        if !held.claimed && held.closed == 0 {
-            self.held.remove(&service);
-            self.gsi.release_service(service);
+        if held.claims.is_empty() && held.closed == 0 {
+            self.held.remove(&claim.held);
+            self.gsi.release_service(claim.held);
         }
     }
 }

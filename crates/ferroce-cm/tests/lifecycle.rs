@@ -6,6 +6,10 @@ mod support;
 use cases::lifecycle;
 use ferroce_cm::{Error, EventKind, PortSpace};
 use ferroce_soft::LinkMode;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use support::Host;
 use support::bed::Bed;
 
@@ -36,6 +40,25 @@ fn an_address_may_be_of_two() {
 fn whole_life_in_the_port_space_ib() {
     over_shared_memory(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
     over_udp(|bed| lifecycle::whole_life_in(bed, PortSpace::Ib));
+}
+
+#[test]
+fn a_future_that_is_dropped_leaves_no_task_behind() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let side = Host::new(LinkMode::Auto).open();
+    let task = Arc::new(Task);
+    let waker = Waker::from(task.clone());
+    for _ in 0..3 {
+        let mut event = pin!(side.channel.next_async());
+        for _ in 0..2 {
+            assert!(event.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(Arc::strong_count(&task), 3, "once for the future, and those of the test");
+    }
+    assert_eq!(Arc::strong_count(&task), 2);
 }
 
 #[test]

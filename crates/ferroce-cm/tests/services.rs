@@ -105,6 +105,9 @@ fn the_same_program_may_listen_again_at_fewer_addresses() {
     let (server, _) = b.request();
     listener.destroy();
     let (again, _) = b.listen_at(PortSpace::Tcp, &addr.to_string());
+    // At another address another one may, at the same nobody.
+    let (elsewhere, _) = b.listen_at(PortSpace::Tcp, &format!("[::1]:{}", all.port()));
+    assert!(!is_free(&b, PortSpace::Tcp, addr));
     let second = a.connect(addr, b"");
     let (server_of_second, _) = b.request();
     for server in [&server, &server_of_second] {
@@ -114,6 +117,8 @@ fn the_same_program_may_listen_again_at_fewer_addresses() {
     }
     assert!(!is_free(&other, PortSpace::Tcp, addr));
     again.destroy();
+    assert!(!is_free(&other, PortSpace::Tcp, addr), "what is held is held for all of them");
+    elsewhere.destroy();
     assert!(is_free(&other, PortSpace::Tcp, addr));
     drop((first, second, server, server_of_second));
     a.is_clean();

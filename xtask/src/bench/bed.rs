@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::exec;
 
 /// Building, booting, and what the script may take.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Begins the line with the result.
 const RESULT: &str = "RESULT ";
@@ -35,7 +35,7 @@ pub(super) fn storm(root: &Path, (nic, factor): (&str, u32), connections: &str) 
 fn run(root: &Path, script: &str) -> Result<(String, String), Error> {
     let xtask = std::env::current_exe().map_err(Error::io("find the program that runs"))?;
     let mut command = Command::new(xtask);
-    command.current_dir(root).args(["vm", "--timeout", "600", "--script", script]);
+    command.current_dir(root).args(["vm", "--timeout", "1700", "--script", script]);
     let text = process::run(&mut command, LIMIT)?;
     Ok((exec::shown(&command), text))
 }

@@ -171,6 +171,8 @@ impl Id {
         if let Some(qp) = &qp
             && let Err(error) = core.move_to_rts(qp, &setup)
         {
+            // With what it leads to others may come back here.
+            drop(setup);
             core.abandon();
             return Err(error);
         }

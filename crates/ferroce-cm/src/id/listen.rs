@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::later::Later;
 use crate::manager::Manager;
 use crate::proto::{Bind, ListenParams, Service};
+use crate::services::Claim;
 use crate::{Error, Result};
 use ferroce_verbs::{Gid, ServiceBinding};
 use ferroce_wire::cm::ServiceId;
@@ -25,9 +26,9 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if another listener of the host has the address, or a destroyed one of another program, of which requests are left
-    /// that may come again; [`Error::NoPort`] if there is no free one,
-    /// [`Error::Phase`] unless the id is bound.
+    /// [`Error::Address`] if another listener of the host has the address, or a destroyed one of which requests are left that may come again: of
+    /// another program, or, to listen at all addresses, of this one at some. One that is left of all addresses keeps other programs from them for as
+    /// long as this one listens at any. [`Error::NoPort`] if there is no free one, [`Error::Phase`] unless the id is bound.
     pub fn listen(&self, backlog: usize) -> Result<()> {
         let manager = match &self.core().backend {
             Backend::Native(manager) => manager,
@@ -56,7 +57,7 @@ impl Id {
             let cookie = core.enroll(protocol);
             let listener = protocol.endpoint.listen(&ListenParams {
                 bind,
-                service_id: ServiceId(service.service_id),
+                service_id: ServiceId(service.service_id()),
                 service: if core.is_datagram() { Service::Datagram } else { Service::Connection },
                 backlog,
                 cookie,
@@ -80,7 +81,7 @@ impl Id {
     }
 
     /// Claims a port for this context.
-    fn claim(&self, manager: &Manager, addr: SocketAddr, gid: Option<Gid>) -> Result<(ServiceBinding, u16)> {
+    fn claim(&self, manager: &Manager, addr: SocketAddr, gid: Option<Gid>) -> Result<(Claim, u16)> {
         let core = self.core();
         let binding = |port| {
             let service_id = ServiceId::from_port(core.port_space, port).0;

@@ -156,7 +156,8 @@ impl KernelManager {
         match self.device.join_multicast(id.number(), uid, group, send_only) {
             Ok(number) => Ok(KernelGroup::new(id.clone(), uid, number)),
             Err(error) => {
-                self.table.lock().leave(uid, None);
+                // There never was a membership, nor an event of it.
+                self.table.lock().leave(uid, Some(0));
                 Err(error)
             }
         }
@@ -226,7 +227,8 @@ impl KernelManager {
 
     /// A listener cannot take a request, and rejects it.
     pub(crate) fn cannot_take(&self, error: &Error) {
-        if self.was_warned.swap(true, Ordering::Relaxed) {
+        let is_elsewhere = matches!(error, Error::Address { .. });
+        if !is_elsewhere || self.was_warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(%error, "a request is rejected");
         } else {
             tracing::warn!(

@@ -3,23 +3,38 @@
 use super::device::Answer;
 use super::search::sample;
 use super::{What, World, give_qp, join};
-use crate::{ConnParam, EventChannel, EventKind};
+use crate::{ConnParam, Event, EventChannel, EventKind, Result};
 use ferroce_verbs::Pd;
 use shuttle::thread;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+
+type Next = Pin<Box<dyn Future<Output = Result<Option<Event>>> + Send>>;
 
 /// A task that handles the events of a channel, and is polled wherever it is woken.
 struct Inline {
     channel: EventChannel,
     pd: Pd,
     seen: Mutex<Vec<What>>,
+    waits: Mutex<Waits>,
+}
+
+/// What it waits with, unless somebody polls that; and whether it was woken meanwhile.
+struct Waits {
+    next: Option<Next>,
+    woken: bool,
 }
 
 impl Inline {
     fn begin(world: &World, channel: &EventChannel) -> Arc<Self> {
-        let task = Arc::new(Self { channel: channel.clone(), pd: world.pd.clone(), seen: Mutex::default() });
+        let task = Arc::new(Self {
+            channel: channel.clone(),
+            pd: world.pd.clone(),
+            seen: Mutex::default(),
+            waits: Mutex::new(Waits { next: Some(next(channel)), woken: false }),
+        });
         task.clone().wake();
         task
     }
@@ -27,25 +42,55 @@ impl Inline {
     fn saw(&self, what: What) -> usize {
         self.seen.lock().unwrap().iter().filter(|&&seen| seen == what).count()
     }
+
+    fn handle(&self, event: &Event) {
+        self.seen.lock().unwrap().push(event.kind().into());
+        match event.kind() {
+            // The locks of the protocol, of ids, and of their queues.
+            EventKind::ConnectRequest { id, .. } => {
+                give_qp(&self.pd, id);
+                id.accept(&ConnParam::default()).unwrap();
+                // It lives on; the peer ends it.
+                id.set_context(Arc::new(id.clone())).unwrap();
+            }
+            EventKind::Disconnected(_) => event.id().destroy(),
+            _ => drop(event.id().qp_attr(ferroce_verbs::QpState::Rtr)),
+        }
+    }
+}
+
+fn next(channel: &EventChannel) -> Next {
+    let channel = channel.clone();
+    Box::pin(async move { channel.next_async().await })
 }
 
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut context = Context::from_waker(&waker);
-        while let Poll::Ready(event) = pin!(self.channel.next_async()).poll(&mut context) {
-            let Ok(Some(event)) = event else { break };
-            self.seen.lock().unwrap().push(event.kind().into());
-            match event.kind() {
-                // The locks of the protocol, of ids, and of their queues.
-                EventKind::ConnectRequest { id, .. } => {
-                    give_qp(&self.pd, id);
-                    id.accept(&ConnParam::default()).unwrap();
-                    // It lives on; the peer ends it.
-                    id.set_context(Arc::new(id.clone())).unwrap();
-                }
-                EventKind::Disconnected(_) => event.id().destroy(),
-                _ => drop(event.id().qp_attr(ferroce_verbs::QpState::Rtr)),
+        loop {
+            let taken = {
+                let mut waits = self.waits.lock().unwrap();
+                waits.woken = waits.next.is_none();
+                waits.next.take()
+            };
+            // Else whoever polls it does so once more.
+            let Some(mut waiting) = taken else { return };
+            let came = match waiting.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(Some(event))) => Some(event),
+                // Nobody wakes this channel, which is closed in the end.
+                Poll::Ready(_) => return,
+                Poll::Pending => None,
+            };
+            let woken = {
+                let mut waits = self.waits.lock().unwrap();
+                waits.next = Some(if came.is_some() { next(&self.channel) } else { waiting });
+                std::mem::take(&mut waits.woken)
+            };
+            match came {
+                Some(event) => self.handle(&event),
+                None if woken => {}
+                None => return,
             }
         }
     }

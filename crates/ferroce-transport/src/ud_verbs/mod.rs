@@ -289,8 +289,10 @@ impl UdVerbs {
             state.inbox = Some(inbox);
             return taken;
         }
-        let turn = Turn::begin(&self.0, inbox);
-        let state = self.0.resolve(state);
+        let mut turn = Turn::begin(&self.0, inbox);
+        let mut state = self.0.resolve(state);
+        // An endpoint to which there is no way has nothing to flush.
+        state.settle_flushes(turn.flushed());
         let failed = state.failed.len();
         drop(state);
         turn.hand_over(failed);
@@ -450,7 +452,10 @@ impl State {
         }
         let Self { links, overflow, protocol, no_way, .. } = self;
         links.settle(|id, to, outcome| match outcome {
-            Ok((lease, waiting)) => overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet))),
+            Ok((lease, waiting)) => {
+                id.into_iter().for_each(|id| protocol.resolved(id));
+                overflow.extend(waiting.into_iter().map(|packet| (lease.clone(), to, packet)));
+            }
             Err(error) => {
                 if let Some(id) = id {
                     protocol.unresolved(now, id, error.cause());
@@ -511,7 +516,14 @@ impl State {
             let transmit = self.protocol.poll_transmit(now)?;
             let proven = || transmit.endpoint.is_some_and(|id| self.protocol.is_proven(id));
             match self.links.route(transmit.endpoint, transmit.to, proven, transmit.packet) {
-                Route::Ready(lease, packet) => return Some((lease, transmit.to, packet)),
+                Route::Ready(lease, packet) => {
+                    if self.no_way.is_some()
+                        && let Some(id) = transmit.endpoint
+                    {
+                        self.protocol.resolved(id);
+                    }
+                    return Some((lease, transmit.to, packet));
+                }
                 Route::Later => {}
                 Route::None(error) => {
                     if let Some(id) = transmit.endpoint {

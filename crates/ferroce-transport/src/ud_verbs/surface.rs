@@ -191,7 +191,7 @@ impl Interface for UdVerbs {
         let mut state = self.0.resolve(state);
         // While receives are missing that cannot be posted, whoever sleeps looks again soon.
         let _ = state.queue.post_again();
-        let timeout = state.sleeps_for(now);
+        let timeout = state.sleeps_for(self.0.now());
         self.0.wakeup.arm(timeout.map(Duration::from_nanos))?;
         // First armed, then looked: what comes between is seen by one or the other.
         let mut look = || {

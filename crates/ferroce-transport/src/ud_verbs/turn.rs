@@ -38,6 +38,11 @@ impl<'a> Turn<'a> {
         Self { shared, inbox: Some(inbox) }
     }
 
+    /// Flushes that are over.
+    pub(super) fn flushed(&mut self) -> &mut VecDeque<(uct::Completion, Result<(), uct::OpFailure>)> {
+        &mut self.inbox.get_or_insert_default().flushed
+    }
+
     /// Calls whom it concerns. So many endpoints have failed of which nobody was told.
     pub(super) fn hand_over(mut self, failed: usize) {
         let Inbox { messages, bytes, .. } = &mut **self.inbox.get_or_insert_default();

@@ -68,14 +68,16 @@ impl Lane {
         }
     }
 
-    /// Gives up the ring if it leads to an incarnation that does not live any more.
-    pub(super) fn detach_dead(&self, live: Option<u64>) {
+    /// Gives up the ring if it leads to an incarnation that does not live any more; `live` says which one does.
+    pub(super) fn detach_dead(&self, live: impl Fn() -> Option<u64>) {
         let attached = self.attached.load(Ordering::Acquire);
-        if attached == 0 || live == Some(attached) {
+        if attached == 0 || live() == Some(attached) {
             return;
         }
         let mut route = self.route.lock();
-        if route.as_ref().is_some_and(|route| route.incarnation == attached) {
+        // Asked once more: it may have been attached to another one meanwhile.
+        let attached = self.attached.load(Ordering::Acquire);
+        if live() != Some(attached) && route.as_ref().is_some_and(|route| route.incarnation == attached) {
             *route = None;
             self.attached.store(0, Ordering::Release);
         }

@@ -62,7 +62,7 @@ impl ShmSender {
     /// [`Membership::reap`].
     pub fn detach_dead(&self) {
         for (slot, lane) in (0..).zip(&self.lanes) {
-            lane.detach_dead(self.membership.peer(slot));
+            lane.detach_dead(|| self.membership.peer(slot));
         }
     }
 }

@@ -288,6 +288,13 @@ impl Interface {
         Ok(())
     }
 
+    /// The address of the peer of an endpoint is resolved: whatever becomes of it has another cause.
+    pub fn resolved(&mut self, id: EndpointId) {
+        if let Some(Endpoint { role: Role::Initiator(initiator), .. }) = self.endpoints.get_mut(id) {
+            initiator.resolution = None;
+        }
+    }
+
     /// The address of the peer of an endpoint could not be resolved. There is no way to it: the endpoint fails at once; but if that may be
     /// over when something is sent again ([`ResolveCause::NoResources`]), only if it lasts for too long.
     pub fn unresolved(&mut self, now: Nanos, id: EndpointId, cause: ResolveCause) {

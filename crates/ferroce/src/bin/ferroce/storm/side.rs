@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const DRAIN: Duration = Duration::from_secs(20);
 /// The same where the kernel manages connections. Its answer to a request that was taken back is answered by nobody if the word of that came
 /// before the request itself, which two of its threads may have handled; it says so again fifteen times, every 4.6 s.
-const KERNEL_DRAIN: Duration = Duration::from_secs(90);
+pub(super) const KERNEL_DRAIN: Duration = Duration::from_secs(90);
 /// How long the device may take to let go of what nobody holds.
 const RELEASE: Duration = Duration::from_secs(2);
 
@@ -156,7 +156,7 @@ impl Side {
     }
 
     /// How long [`Self::drain`] may take.
-    pub(super) fn drain_limit(&self) -> Duration {
+    fn drain_limit(&self) -> Duration {
         if self.context.gsi().is_none() { KERNEL_DRAIN } else { DRAIN }
     }
 
