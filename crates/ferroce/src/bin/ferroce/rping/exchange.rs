@@ -102,12 +102,17 @@ impl<'a> Exchange<'a> {
             let mut data = vec![0; source.len as usize];
             self.buffers.data.read(0, &mut data)?;
             self.show("server ping data", &data);
-            self.go_ahead()?;
+            if let Err(PeerLeft) = self.go_ahead()? {
+                return Err(in_the_middle());
+            }
             let Some(target) = self.info()? else { return Ok(pings) };
             let write = SendOp::Write { remote_addr: target.addr, rkey: target.rkey };
             self.rdma(write, target.len.min(source.len))?;
-            self.go_ahead()?;
             pings += 1;
+            // Who has this may leave before it is known here that he has.
+            if let Err(PeerLeft) = self.go_ahead()? {
+                return Ok(pings);
+            }
         }
     }
 
@@ -128,12 +133,9 @@ impl<'a> Exchange<'a> {
         self.send(&info)
     }
 
-    fn go_ahead(&mut self) -> Result<()> {
+    fn go_ahead(&mut self) -> Result<Result<(), PeerLeft>> {
         self.send(&[0; INFO])?;
-        match self.wait(SEND)? {
-            Ok(()) => Ok(()),
-            Err(PeerLeft) => Err(Failure::run("the peer disconnected in the middle of a ping")),
-        }
+        self.wait(SEND)
     }
 
     fn send(&self, bytes: &[u8; INFO]) -> Result<()> {
@@ -145,7 +147,7 @@ impl<'a> Exchange<'a> {
     fn answer(&mut self) -> Result<()> {
         for what in [SEND, RECV] {
             if let Err(PeerLeft) = self.wait(what)? {
-                return Err(Failure::run("the peer disconnected in the middle of a ping"));
+                return Err(in_the_middle());
             }
         }
         self.post_recv()
@@ -175,7 +177,7 @@ impl<'a> Exchange<'a> {
         self.qp.post_send(&[SendWr::new(RDMA, op, &[self.buffers.data.sge(..len as usize)?])])?;
         match self.wait(RDMA)? {
             Ok(()) => Ok(()),
-            Err(PeerLeft) => Err(Failure::run("the peer disconnected in the middle of a ping")),
+            Err(PeerLeft) => Err(in_the_middle()),
         }
     }
 
@@ -221,6 +223,10 @@ impl<'a> Exchange<'a> {
             Some(kind) => Err(unexpected("the peer", kind)),
         }
     }
+}
+
+fn in_the_middle() -> Failure {
+    Failure::run("the peer disconnected in the middle of a ping")
 }
 
 /// What a ping carries: its number, then letters that go round, then a zero, as rping makes it.
