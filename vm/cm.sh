@@ -6,15 +6,16 @@
 #   cm.sh PART...             rping (with many clients at once), cmatose (a hundred connections at once), udaddy (datagrams), mckey
 #                             (multicast), cmtime (the steps of a connection), refused (nobody listens), killed (a peer is), restart (a peer
 #                             comes back with the same queue pair numbers), loss, trace (what tshark thinks of the messages)
-#   cm.sh clients COUNT COMMAND...  runs it 32 times, so many at once
+#   cm.sh clients COUNT PAUSE COMMAND...  runs it 32 times, so many at once, each begun so many seconds after the one before
 clients() {
-  count=$1
-  shift
+  count=$1 pause=$2
+  shift 2
   for _ in $(seq $((32 / count))); do
     pids=
     for _ in $(seq "$count"); do
       "$@" >/dev/null 2>&1 &
       pids="$pids $!"
+      sleep "$pause"
     done
     for pid in $pids; do wait "$pid" || exit 1; done
   done
@@ -59,9 +60,10 @@ part_rping() {
 
   endless_server=yes
   quiet
-  # The C program lets three requests wait.
-  pair "rping soft to kernel: 32 clients of one server, 8 at once" "rping -s -P -a $RXE_IP4" cm "$0 clients 8 $ferroce -c -a $RXE_IP4 -C 5 -V"
-  pair "rping kernel to soft: 32 clients of one server at once" "$ferroce -s -P" "line:waiting" "$0 clients 32 rping -c -a $SOFT_IP4 -C 5 -V"
+  # The C program lets three requests wait, and keeps one at a time: of two that come together it takes the second twice (`child_cm_id` in its
+  # rping.c), so they come one after the other, and the connections are open together.
+  pair "rping soft to kernel: 32 clients of one server, 8 at once" "rping -s -P -a $RXE_IP4" cm "$0 clients 8 0.3 $ferroce -c -a $RXE_IP4 -C 5 -V"
+  pair "rping kernel to soft: 32 clients of one server at once" "$ferroce -s -P" "line:waiting" "$0 clients 32 0 rping -c -a $SOFT_IP4 -C 5 -V"
   endless_server=
 }
 

@@ -36,7 +36,7 @@ part_rping() {
   pair "rping ferroce to ferroce: 65535 bytes" "$rxe rping -d rxe0 -s -S 65535" cm "$rxe rping -d rxe0 -c -a $RXE_IP4 -C 20 -V -S 65535"
   endless_server=yes
   quiet
-  pair "rping: 32 C clients of one server at once" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients 32 rping -c -a $RXE_IP4 -C 5 -V"
+  pair "rping: 32 C clients of one server at once" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients 32 0 rping -c -a $RXE_IP4 -C 5 -V"
   quiet
   endless_server=
 }
