@@ -145,10 +145,14 @@ impl<'a> Exchange<'a> {
 
     /// The client's message is sent, and the server's go-ahead has come.
     fn answer(&mut self) -> Result<()> {
-        for what in [SEND, RECV] {
-            if let Err(PeerLeft) = self.wait(what)? {
-                return Err(in_the_middle());
-            }
+        if let Err(PeerLeft) = self.wait(SEND)? {
+            // Who answers has had the message, and may have left before that was acknowledged.
+            let at = self.early.iter().position(|&early| early == RECV).ok_or_else(in_the_middle)?;
+            self.early.swap_remove(at);
+            return Ok(());
+        }
+        if let Err(PeerLeft) = self.wait(RECV)? {
+            return Err(in_the_middle());
         }
         self.post_recv()
     }
@@ -191,6 +195,8 @@ impl<'a> Exchange<'a> {
                 return Ok(Ok(()));
             }
             let taken = self.buffers.completions.take(&mut wcs)?;
+            // What has come, has come, whatever else failed.
+            self.early.extend(wcs[..taken].iter().filter(|wc| wc.is_ok()).map(|wc| wc.wr_id));
             for wc in &wcs[..taken] {
                 if !wc.is_ok() {
                     // The connection may have ended, which says more.
@@ -199,7 +205,6 @@ impl<'a> Exchange<'a> {
                         false => Err(Failure::completion("a work request", wc)),
                     };
                 }
-                self.early.push(wc.wr_id);
             }
             if taken != 0 {
                 deadline = Instant::now() + self.args.timeout;
