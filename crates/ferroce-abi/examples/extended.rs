@@ -33,14 +33,7 @@ fn main() -> ExitCode {
         eprintln!("usage: extended DEVICE ADDRESS");
         return ExitCode::from(2);
     };
-    let address = match address.parse() {
-        Ok(address) => address,
-        Err(error) => {
-            eprintln!("{address}: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    run(Rig::open(device, address));
+    run(Rig::open(device, rig::address(address)));
     ExitCode::SUCCESS
 }
 

@@ -23,14 +23,15 @@ impl<T> Default for Alarms<T> {
 }
 
 impl<T: Ord + Copy> Alarms<T> {
-    fn set(&mut self, at: T, waker: Waker) -> (T, u64) {
-        self.next += 1;
-        self.tasks.insert((at, self.next), waker);
-        (at, self.next)
+    /// Has a task woken, under the number that it has already or a new one; returns that, and who was to be woken before.
+    fn set(&mut self, at: T, number: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
+        let number = number.unwrap_or(self.next);
+        self.next = self.next.max(number + 1);
+        (number, self.tasks.insert((at, number), waker))
     }
 
-    fn clear(&mut self, key: (T, u64)) -> Option<Waker> {
-        self.tasks.remove(&key)
+    fn clear(&mut self, at: T, number: u64) -> Option<Waker> {
+        self.tasks.remove(&(at, number))
     }
 
     /// When the first one is due.
@@ -52,8 +53,8 @@ impl<T: Ord + Copy> Alarms<T> {
 pub(crate) struct Deadline {
     backend: Backend,
     at: At,
-    set: Option<At>,
-    number: u64,
+    /// Of its task, once it waits.
+    number: Option<u64>,
 }
 
 /// In the time of who keeps it. None is too far away to come.
@@ -70,7 +71,7 @@ impl Deadline {
             Backend::Native(manager) => manager.gsi.now().checked_add(nanos(timeout)).map_or(At::Never, At::Native),
             Backend::Kernel(_) => Instant::now().checked_add(timeout).map_or(At::Never, At::Kernel),
         };
-        Self { backend: backend.clone(), at, set: None, number: 0 }
+        Self { backend: backend.clone(), at, number: None }
     }
 
     fn has_passed(&self) -> bool {
@@ -83,28 +84,17 @@ impl Deadline {
 
     /// Has the task woken.
     fn set(&mut self, waker: &Waker) {
-        self.clear();
-        // It is somebody else's code, and is not called with a lock.
+        // It is somebody else's code, and is not called with a lock; nor does the one before go with one.
         let waker = waker.clone();
-        let number = match (&self.backend, self.at) {
-            (Backend::Native(manager), At::Native(at)) => manager.run(|protocol, _| protocol.alarms.set(at, waker).1),
-            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.set(at, waker).1),
+        let (number, before) = match (&self.backend, self.at) {
+            (Backend::Native(manager), At::Native(at)) => {
+                manager.run(|protocol, _| protocol.alarms.set(at, self.number, waker))
+            }
+            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.set(at, self.number, waker)),
             _ => return,
         };
-        (self.set, self.number) = (Some(self.at), number);
-    }
-
-    fn clear(&mut self) {
-        // The waker goes with no lock held.
-        drop(match (&self.backend, self.set.take()) {
-            (Backend::Native(manager), Some(At::Native(at))) => {
-                manager.run(|protocol, _| protocol.alarms.clear((at, self.number)))
-            }
-            (Backend::Kernel(manager), Some(At::Kernel(at))) => {
-                manager.alarms(|alarms| alarms.clear((at, self.number)))
-            }
-            _ => None,
-        });
+        drop(before);
+        self.number = Some(number);
     }
 
     /// The next event, if one comes before. Who wakes the channel's readers means others.
@@ -129,6 +119,12 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        self.clear();
+        let Some(number) = self.number else { return };
+        // The waker goes with no lock held.
+        drop(match (&self.backend, self.at) {
+            (Backend::Native(manager), At::Native(at)) => manager.run(|protocol, _| protocol.alarms.clear(at, number)),
+            (Backend::Kernel(manager), At::Kernel(at)) => manager.alarms(|alarms| alarms.clear(at, number)),
+            _ => None,
+        });
     }
 }

@@ -311,14 +311,14 @@ impl Future for NextEvent<'_> {
     type Output = Result<Option<Event>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // It is somebody else's code, and is not called with a lock.
-        let waker = context.waker().clone();
         loop {
             match self.channel.take()? {
                 Taken::Event(event) => return Poll::Ready(Ok(Some(event))),
                 Taken::Interrupt => return Poll::Ready(Ok(None)),
                 Taken::Nothing => {}
             }
+            // It is somebody else's code, and is not called with a lock.
+            let waker = context.waker().clone();
             let mut ready = self.channel.core.ready.lock();
             if ready.has_something() {
                 continue;

@@ -24,18 +24,12 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Of a listener that has what is held for itself.
-    fn of(service: ServiceBinding) -> Self {
-        Self { held: service, local: service.local }
-    }
-
     /// What is held.
     pub(crate) fn service_id(&self) -> u64 {
         self.held.service_id
     }
 }
 
-#[derive(Default)]
 struct Held {
     /// Where somebody listens, or is about to. What was held for a listener at all addresses may have several at one each.
     claims: Vec<Option<Gid>>,
@@ -46,6 +40,13 @@ struct Held {
 impl Held {
     fn takes(&self, local: Option<Gid>) -> bool {
         self.claims.iter().all(|other| other.is_some() && local.is_some() && *other != local)
+    }
+
+    /// Nobody listens there any more.
+    fn end(&mut self, local: Option<Gid>) {
+        if let Some(at) = self.claims.iter().position(|other| *other == local) {
+            self.claims.swap_remove(at);
+        }
     }
 }
 
@@ -68,7 +69,7 @@ impl Services {
     /// The host has given this manager the service.
     pub(crate) fn claimed(&mut self, service: ServiceBinding) -> Claim {
         self.held.insert(service, Held { claims: vec![service.local], closed: 0 });
-        Claim::of(service)
+        Claim { held: service, local: service.local }
     }
 
     /// The service that was claimed has this listener.
@@ -78,29 +79,29 @@ impl Services {
 
     /// Nobody listens after all.
     pub(crate) fn unclaim(&mut self, claim: Claim) {
-        self.change(claim, true, |_| {});
+        self.change(claim, |held| held.end(claim.local));
     }
 
     /// The listener is closed, and `released` if no requests are left.
     pub(crate) fn closed(&mut self, listener: ListenId, released: bool) {
         let claim = if released { self.of.remove(&listener) } else { self.of.get(&listener).copied() };
         if let Some(claim) = claim {
-            self.change(claim, true, |held| held.closed += usize::from(!released));
+            self.change(claim, |held| {
+                held.end(claim.local);
+                held.closed += usize::from(!released);
+            });
         }
     }
 
     /// A listener that is closed has no requests left.
     pub(crate) fn released(&mut self, listener: ListenId) {
         if let Some(claim) = self.of.remove(&listener) {
-            self.change(claim, false, |held| held.closed -= 1);
+            self.change(claim, |held| held.closed -= 1);
         }
     }
 
-    fn change(&mut self, claim: Claim, is_over: bool, change: impl FnOnce(&mut Held)) {
+    fn change(&mut self, claim: Claim, change: impl FnOnce(&mut Held)) {
         let Some(held) = self.held.get_mut(&claim.held) else { return };
-        if is_over && let Some(at) = held.claims.iter().position(|local| *local == claim.local) {
-            held.claims.swap_remove(at);
-        }
         change(held);
         if held.claims.is_empty() && held.closed == 0 {
             self.held.remove(&claim.held);

@@ -1,7 +1,7 @@
 //! Posting lists of work requests: what the contract checks before the device sees them, and what its answers mean.
 
-use crate::sys::{RawContext, RecvList};
-use ferroce_verbs::{Error, PostError, RecvWr, Result};
+use crate::sys::{RawContext, RecvList, Stopped};
+use ferroce_verbs::{Error, PostError, RecvWr};
 
 /// A queue that takes receives.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) struct RecvQueue<'a> {
 pub(crate) fn receives<'a>(
     wrs: &[RecvWr<'a>],
     queue: RecvQueue<'_>,
-    post: impl Fn(&mut RecvList<'a>) -> Result<(), (usize, i32)>,
+    post: impl Fn(&mut RecvList<'a>) -> Result<(), Stopped>,
 ) -> Result<(), PostError> {
     let mut list = RecvList::new();
     // How many are posted.
@@ -43,6 +43,12 @@ pub(crate) fn receives<'a>(
         }
     }
     flush(&mut list, &mut done)
+}
+
+/// How many of a list of so many were posted.
+#[inline]
+pub(crate) fn count(outcome: Result<(), Stopped>, all: usize) -> usize {
+    outcome.map_or_else(|(index, _)| index, |()| all)
 }
 
 /// Why the device did not take a work request.

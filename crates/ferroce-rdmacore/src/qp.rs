@@ -211,13 +211,13 @@ impl RdmaQp {
         let wrs = &wrs[..list.len()];
         if self.qp_type != QpType::Ud {
             let result = list.post(&self.raw);
-            self.posted.sends(result.map_or_else(|(index, _)| index, |()| wrs.len()));
+            self.posted.sends(post::count(result, wrs.len()));
             return result.map_err(stopped);
         }
         // In the order of the queue, so nobody else may post in between. Posting does not block.
         let mut sent_to = self.sent_to.lock();
         let result = list.post(&self.raw);
-        let posted = result.map_or_else(|(index, _)| index, |()| wrs.len());
+        let posted = post::count(result, wrs.len());
         self.posted.sends(posted);
         let done = sent_to.posted(wrs[..posted].iter().filter_map(|wr| wr.ud).map(|dest| dest.ah.clone()));
         drop(sent_to);
@@ -352,9 +352,9 @@ impl QpOps for RdmaQp {
             max_sge: self.cap.max_recv_sge,
         };
         post::receives(wrs, queue, |list| {
-            let count = list.len();
+            let all = list.len();
             let result = list.post(&self.raw);
-            self.posted.receives(result.map_or_else(|(index, _)| index, |()| count));
+            self.posted.receives(post::count(result, all));
             result
         })?;
         if self.note.noted() == QpState::Err || self.has_failed() {

@@ -31,13 +31,7 @@ fn main() -> ExitCode {
         eprintln!("usage: rxe_faults DEVICE ADDRESS [NAME...]");
         return ExitCode::from(2);
     };
-    let address = match address.parse() {
-        Ok(address) => address,
-        Err(error) => {
-            eprintln!("{address}: {error}");
-            return ExitCode::from(2);
-        }
-    };
+    let address = rig::address(address);
     let is_named = |fault: &&Fault| names.iter().any(|name| name == fault.name);
     if names.is_empty() {
         for fault in connected::COMPLAINED_OF {

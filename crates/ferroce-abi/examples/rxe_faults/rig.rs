@@ -383,6 +383,14 @@ impl Qp {
     }
 }
 
+/// An address as the command line has it.
+pub(crate) fn address(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|error| {
+        eprintln!("{text}: {error}");
+        std::process::exit(2)
+    })
+}
+
 /// The name of a value, without the prefix that values of its kind have.
 fn name_of(prefix: &str, number: u32) -> String {
     // The first: statuses of completions come before their opcodes.

@@ -2,15 +2,18 @@
 //!
 //! It grew at its beginning, and says how long it is: newer libraries have more of it than this crate knows, older ones lack some.
 
-use super::EXTENDED;
+use super::{made, unsupported};
 use crate::Library;
 use crate::types::{
     ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, value, verbs_context,
 };
-use libc::{EOPNOTSUPP, c_int, size_t};
+use libc::{c_int, c_void, size_t};
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
+
+/// What `abi_compat` holds in a context that is part of a [`verbs_context`].
+const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
 /// Whether a [`verbs_context`] of `sz` bytes has the field at `offset`, counted in the structure that this crate knows: fields are
 /// added at the beginning.
@@ -78,11 +81,11 @@ pub unsafe fn create_qp_ex(
 ) -> io::Result<NonNull<ibv_qp>> {
     if attr.comp_mask == value::IBV_QP_INIT_ATTR_PD {
         // SAFETY: as the caller promises; the structure begins as an `ibv_qp_init_attr`.
-        return made(|| unsafe { (library.create_qp)(attr.pd, std::ptr::from_mut(attr).cast()) });
+        return made(unsafe { (library.create_qp)(attr.pd, std::ptr::from_mut(attr).cast()) });
     }
-    let create = verb!(context, create_qp_ex).ok_or_else(|| io::Error::from_raw_os_error(EOPNOTSUPP))?;
+    let create = verb!(context, create_qp_ex).ok_or_else(unsupported)?;
     // SAFETY: as the caller promises.
-    made(|| unsafe { create(context, attr) })
+    made(unsafe { create(context, attr) })
 }
 
 /// Makes a completion queue whose completions are read by calls (`ibv_create_cq_ex`). It is destroyed, and armed, as the
@@ -99,18 +102,15 @@ pub unsafe fn create_cq_ex(
     context: *mut ibv_context,
     attr: &mut ibv_cq_init_attr_ex,
 ) -> io::Result<NonNull<ibv_cq_ex>> {
-    let create = verb!(context, create_cq_ex).ok_or_else(|| io::Error::from_raw_os_error(EOPNOTSUPP))?;
+    let create = verb!(context, create_cq_ex).ok_or_else(unsupported)?;
     // SAFETY: as the caller promises.
-    made(|| unsafe { create(context, attr) })
-}
-
-fn made<T>(make: impl FnOnce() -> *mut T) -> io::Result<NonNull<T>> {
-    NonNull::new(make()).ok_or_else(io::Error::last_os_error)
+    made(unsafe { create(context, attr) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libc::EOPNOTSUPP;
     use std::ptr::null_mut;
 
     /// A context as a library of this size has it: without the beginning, or with more in front.

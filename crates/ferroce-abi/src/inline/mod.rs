@@ -10,12 +10,9 @@ pub use wc::*;
 pub use wr::*;
 
 use crate::types::{ibv_cq, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, value};
-use libc::{EINVAL, ENOSYS, EOPNOTSUPP, EPERM, c_int, c_uint, c_void};
+use libc::{EINVAL, ENOSYS, EOPNOTSUPP, EPERM, c_int, c_uint};
 use std::io;
 use std::ptr::NonNull;
-
-/// What `abi_compat` holds in a context that is part of a [`verbs_context`](crate::types::verbs_context).
-const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
 /// Takes up to `entries` completions; a negative result is an error.
 ///
@@ -112,9 +109,19 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
 /// `pd` is alive.
 pub unsafe fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> io::Result<NonNull<ibv_mw>> {
     // SAFETY: a live domain names its context, which outlives it.
-    let alloc = unsafe { (*(*pd).context).ops.alloc_mw }.ok_or_else(|| io::Error::from_raw_os_error(EOPNOTSUPP))?;
+    let alloc = unsafe { (*(*pd).context).ops.alloc_mw }.ok_or_else(unsupported)?;
     // SAFETY: as the caller promises.
-    NonNull::new(unsafe { alloc(pd, mw_type) }).ok_or_else(io::Error::last_os_error)
+    made(unsafe { alloc(pd, mw_type) })
+}
+
+/// The device, or the library, has no such verb.
+fn unsupported() -> io::Error {
+    io::Error::from_raw_os_error(EOPNOTSUPP)
+}
+
+/// What a verb returned that makes something: it is called just before.
+fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
 /// Destroys a memory window. Returns an error number.

@@ -23,8 +23,7 @@ impl RawChannel {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
         let make = || unsafe { (context.library.create_comp_channel)(context.as_ptr()) };
-        let channel = super::made(&context, Kind::Channel, make)
-            .map_err(|number| context.error("making a completion channel", number))?;
+        let channel = super::made(&context, Kind::Channel, make)?;
         let this = Self { context, channel };
         set_nonblocking(this.fd())?;
         Ok(this)

@@ -172,13 +172,7 @@ impl RawContext {
                 // SAFETY: events of these kinds are about a shared receive queue.
                 RawEvent::Srq(kind, unsafe { event.element.srq } as usize)
             }
-            value::IBV_EVENT_PORT_ACTIVE
-            | value::IBV_EVENT_PORT_ERR
-            | value::IBV_EVENT_LID_CHANGE
-            | value::IBV_EVENT_PKEY_CHANGE
-            | value::IBV_EVENT_SM_CHANGE
-            | value::IBV_EVENT_CLIENT_REREGISTER
-            | value::IBV_EVENT_GID_CHANGE => {
+            kind if kind == value::IBV_EVENT_GID_CHANGE || is_about_port(kind) => {
                 // SAFETY: events of these kinds are about a port.
                 RawEvent::Port(kind, u8::try_from(unsafe { event.element.port_num }).unwrap_or(0))
             }
@@ -200,5 +194,31 @@ impl Drop for RawContext {
         if number != 0 {
             tracing::error!(error = %errno::error("closing a context", errno::number(number)), "its objects were left to the kernel");
         }
+    }
+}
+
+/// Whether an event is about a port, and not about one of its GIDs.
+fn is_about_port(event: u32) -> bool {
+    matches!(
+        event,
+        value::IBV_EVENT_PORT_ACTIVE
+            | value::IBV_EVENT_PORT_ERR
+            | value::IBV_EVENT_LID_CHANGE
+            | value::IBV_EVENT_PKEY_CHANGE
+            | value::IBV_EVENT_SM_CHANGE
+            | value::IBV_EVENT_CLIENT_REREGISTER
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of IBTA's events, by the numbers of `infiniband/verbs.h`: the port's going and coming, its LID, its partitions, the subnet manager,
+    /// and that everything is to be registered anew. GIDs are looked at one by one.
+    #[test]
+    fn events_about_a_port_concern_what_it_sends() {
+        let concerning: Vec<u32> = (0..32).filter(|event| is_about_port(*event)).collect();
+        assert_eq!(concerning, [9, 10, 11, 12, 13, 17]);
     }
 }

@@ -43,8 +43,7 @@ impl RawCq {
         let on = channel.as_ref().map_or(null_mut(), |channel| channel.as_ptr());
         // SAFETY: context and channel belong together and are alive, and are held.
         let make = || unsafe { (context.library.create_cq)(context.as_ptr(), entries, null_mut(), on, vector as i32) };
-        let cq = super::made(&context, Kind::Cq, make)
-            .map_err(|number| context.error("making a completion queue", number))?;
+        let cq = super::made(&context, Kind::Cq, make)?;
         Ok(Self { context, _channel: channel, cq })
     }
 

@@ -32,8 +32,13 @@ use ferroce_verbs::Error;
 use live::Kind;
 use std::ptr::NonNull;
 
-/// What a verb returns that makes something: an object, which counts from then on, or null and `errno`.
-fn made<T>(context: &RawContext, kind: Kind, verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, i32> {
+/// What a verb returns that makes something.
+fn made<T>(context: &RawContext, kind: Kind, verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, Error> {
+    try_made(context, kind, verb).map_err(|number| context.error(format!("making {}", kind.what()), number))
+}
+
+/// The same as the verb says it: an object, which counts from then on, or null and `errno`.
+fn try_made<T>(context: &RawContext, kind: Kind, verb: impl FnOnce() -> *mut T) -> Result<NonNull<T>, i32> {
     // SAFETY: `errno` is the thread's own.
     unsafe { *libc::__errno_location() = 0 };
     let object = NonNull::new(verb()).ok_or_else(errno::last)?;

@@ -23,7 +23,7 @@ impl RawMr {
         // SAFETY: the domain is alive. The memory is allocated as long as `region` is, which is held until the device has let go of it;
         // the device reads and writes it as `Region` allows anybody to.
         let make = || unsafe { (pd.library().reg_mr)(pd.as_ptr(), start.cast(), region.len(), access as i32) };
-        let mr = super::made(pd.context(), Kind::Mr, make).map_err(|number| match number {
+        let mr = super::try_made(pd.context(), Kind::Mr, make).map_err(|number| match number {
             // Of a region that is borrowed.
             libc::EFAULT => Error::invalid("region", "its memory is not all mapped, or not writable"),
             number => pd.context().error(format!("registering {} bytes", region.len()), number),

@@ -21,8 +21,7 @@ impl RawPd {
     pub(crate) fn new(context: Arc<RawContext>) -> Result<Self> {
         // SAFETY: the context is open.
         let make = || unsafe { (context.library.alloc_pd)(context.as_ptr()) };
-        let pd = super::made(&context, Kind::Pd, make)
-            .map_err(|number| context.error("making a protection domain", number))?;
+        let pd = super::made(&context, Kind::Pd, make)?;
         Ok(Self { context, pd })
     }
 
@@ -63,8 +62,7 @@ impl RawAh {
     pub(crate) fn new(pd: Arc<RawPd>, mut attr: ibv_ah_attr) -> Result<Self> {
         // SAFETY: the domain is alive, and `attr` is only read.
         let make = || unsafe { (pd.library().create_ah)(pd.as_ptr(), &mut attr) };
-        let ah = super::made(&pd.context, Kind::Ah, make)
-            .map_err(|number| pd.context.error("making an address handle", number))?;
+        let ah = super::made(&pd.context, Kind::Ah, make)?;
         Ok(Self { pd, ah: Some(ah) })
     }
 

@@ -52,8 +52,7 @@ impl RawQp {
         };
         // SAFETY: the domain and the queues belong to one context and are alive, and are held; `init` is read and written by the call only.
         let make = || unsafe { (pd.library().create_qp)(pd.as_ptr(), &mut init) };
-        let qp = super::made(pd.context(), Kind::Qp, make)
-            .map_err(|number| pd.context().error("making a queue pair", number))?;
+        let qp = super::made(pd.context(), Kind::Qp, make)?;
         // The library has put in what it really has.
         Ok(Self { pd, _send_cq: send_cq, _recv_cq: recv_cq, _srq: srq, qp, cap: init.cap })
     }

@@ -22,8 +22,7 @@ impl RawSrq {
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
         // SAFETY: the domain is alive, and `init` is read and written by the call only.
         let make = || unsafe { (pd.library().create_srq)(pd.as_ptr(), &mut init) };
-        let srq = super::made(pd.context(), Kind::Srq, make)
-            .map_err(|number| pd.context().error("making a shared receive queue", number))?;
+        let srq = super::made(pd.context(), Kind::Srq, make)?;
         Ok(Self { pd, srq })
     }
 

@@ -147,9 +147,7 @@ impl<'a> Exchange<'a> {
     fn answer(&mut self) -> Result<()> {
         if let Err(PeerLeft) = self.wait(SEND)? {
             // Who answers has had the message, and may have left before that was acknowledged.
-            let at = self.early.iter().position(|&early| early == RECV).ok_or_else(in_the_middle)?;
-            self.early.swap_remove(at);
-            return Ok(());
+            return if self.has_come(RECV) { Ok(()) } else { Err(in_the_middle()) };
         }
         if let Err(PeerLeft) = self.wait(RECV)? {
             return Err(in_the_middle());
@@ -190,21 +188,18 @@ impl<'a> Exchange<'a> {
         let mut wcs = [WorkCompletion::default(); BATCH];
         let mut deadline = Instant::now() + self.args.timeout;
         loop {
-            if let Some(at) = self.early.iter().position(|&early| early == kind) {
-                self.early.swap_remove(at);
+            if self.has_come(kind) {
                 return Ok(Ok(()));
             }
             let taken = self.buffers.completions.take(&mut wcs)?;
             // What has come, has come, whatever else failed.
             self.early.extend(wcs[..taken].iter().filter(|wc| wc.is_ok()).map(|wc| wc.wr_id));
-            for wc in &wcs[..taken] {
-                if !wc.is_ok() {
-                    // The connection may have ended, which says more.
-                    return match self.ended(Duration::from_millis(500))? {
-                        true => Ok(Err(PeerLeft)),
-                        false => Err(Failure::completion("a work request", wc)),
-                    };
-                }
+            if let Some(wc) = wcs[..taken].iter().find(|wc| !wc.is_ok()) {
+                // The connection may have ended, which says more.
+                return match self.ended(Duration::from_millis(500))? {
+                    true => Ok(Err(PeerLeft)),
+                    false => Err(Failure::completion("a work request", wc)),
+                };
             }
             if taken != 0 {
                 deadline = Instant::now() + self.args.timeout;
@@ -214,6 +209,12 @@ impl<'a> Exchange<'a> {
                 return Err(Failure::run(format!("nothing came for {:?}", self.args.timeout)));
             }
         }
+    }
+
+    /// Whether a completion of this kind has come that nobody has waited for yet.
+    fn has_come(&mut self, kind: u64) -> bool {
+        let at = self.early.iter().position(|&early| early == kind);
+        at.map(|at| self.early.swap_remove(at)).is_some()
     }
 
     /// Whether the connection ends within some time.

@@ -151,7 +151,7 @@ mod tests {
         for (wire, part) in [
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "too long"),
             (frame("{}"), "cannot be understood"),
-            (frame(r#"{"message":"hello","version":9}"#), " here, 9 there"),
+            (frame(r#"{"message":"hello","version":9}"#), "3 here, 9 there"),
             (frame(r#"{"message":"bye"}"#), "unexpected"),
         ] {
             let (one, mut raw) = pair();
