@@ -74,6 +74,7 @@ fn nothing_is_lost_for_want_of_room_in_the_socket() {
     assert!(!tx.is_blocked());
     let statistics = a.counters().read();
     assert_eq!((statistics.sent_pkts, statistics.tx_would_block), (PACKETS as u64, 0));
+    assert!(statistics.tx_waited > 0);
     // A receiver that did not run loses packets, and that is its own affair; what came is in order.
     let seeds: Vec<usize> =
         got.iter().map(|packet| u32::from_be_bytes(packet[8..12].try_into().unwrap()) as usize).collect();

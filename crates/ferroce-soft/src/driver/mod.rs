@@ -4,6 +4,7 @@
 //! program polls in a loop: then it only looks in once a millisecond, so that packets wake nobody. When the program arms a
 //! completion queue or stops polling, the thread goes back to epoll.
 
+mod ending;
 mod frames;
 mod gids;
 mod groups;

@@ -14,7 +14,7 @@ use crate::link::shm::{InUse, ShmReceiver, ShmSender};
 use crate::link::udp::{self, UdpConfig, UdpOpenError, UdpPort, UdpTx};
 use ferroce_verbs::{Error, Gid};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -209,6 +209,9 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the socket of a process that was killed may outlive its slot.
 const DYING: Duration = Duration::from_millis(500);
 
+/// How long a context that is closed waits for a network interface that takes nothing.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// How long to wait for the end of a copy of the socket that is to be closed.
 const COPIED: Duration = Duration::from_secs(2);
 
@@ -366,8 +369,27 @@ impl Port {
         counters
     }
 
-    /// Writes what was captured, and no more: the process may end before this does.
-    pub(crate) fn finish_capture(&self) {
+    /// Sends what waits for room in the socket, and writes what was captured, and no more: the process may end before this does. Whose
+    /// work request is complete has been told that it left, and there is nobody else who could send it (UC and UD).
+    ///
+    /// Blocks until the socket has taken everything, for [`SETTLE`] at most, and as the capture's file does.
+    pub(crate) fn settle(&self) {
+        let until = Instant::now() + SETTLE;
+
+        loop {
+            self.udp_tx.batch().drain();
+            if !self.udp_tx.is_blocked() {
+                break;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::warn!("packets that were sent are lost: the network interface takes none");
+                break;
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            // Interrupted, or not: it is tried again.
+            let _ = poll(&mut [PollFd::new(&self.udp.as_fd(), PollFlags::OUT)], Some(&timeout));
+        }
         if let Some(capture) = &self.capture
             && let Err(error) = capture.finish()
         {

@@ -1,3 +1,4 @@
+use super::ending;
 use super::port::{Port, Who};
 use super::steering;
 use crate::engine::Engine;
@@ -45,6 +46,7 @@ pub(crate) fn start(port: Arc<Port>, engine: Arc<Engine>) -> std::io::Result<()>
     let steering = steering::Steering::confirm(&port, || {
         port.rx.lock().round(&port, &engine, Who::Driver);
     });
+    ending::settles(&port);
     let driver =
         Driver { port, engine, epoll, udp_armed: true, watches_neighbours: false, steering, last_housekeeping: 0 };
     std::thread::Builder::new().name("ferroce".into()).spawn(move || driver.run())?;

@@ -204,8 +204,8 @@ impl ContextPort {
         match self {
             // The thread goes by itself, and the links with it: the end of the process may come first.
             Self::Host(port) => {
+                port.settle();
                 port.kick.stop();
-                port.finish_capture();
             }
             Self::Memory(port) => port.detach(),
         }

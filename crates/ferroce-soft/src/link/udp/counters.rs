@@ -77,6 +77,8 @@ counters! {
         sent_bytes,
         /// System calls that sent something.
         sent_calls,
+        /// Packets that waited because the socket's send buffer was full.
+        tx_waited,
         /// Packets lost because the socket's send buffer was full, and so much waited for it already.
         tx_would_block,
         /// Packets lost because the device or its queue had no room.

@@ -336,14 +336,19 @@ impl TxBatch {
         // Nothing overtakes what waits; not even if it has gone in the very moment in which this was found out.
         let blocked = self.shared.tx.backlog.is_blocked();
         let mut held = if blocked { self.shared.tx.backlog.hold(groups, arena, false) } else { None };
+        let mut handled = 0;
         if held.is_none() {
-            let handled = self.send_groups(groups, arena);
+            handled = self.send_groups(groups, arena);
             if handled < groups.len() {
                 held = self.shared.tx.backlog.hold(&groups[handled..], arena, true);
             }
         }
-        if let Some(lost @ 1..) = held {
-            self.lose(lost, libc::EAGAIN);
+        if let Some(lost) = held {
+            let packets: usize = groups[handled..].iter().map(|group| group.count).sum();
+            self.statistics.tx_waited += (packets - lost) as u64;
+            if lost > 0 {
+                self.lose(lost, libc::EAGAIN);
+            }
         }
         groups.clear();
         self.used = 0;
