@@ -10,15 +10,19 @@
 clients() {
   count=$1 pause=$2
   shift 2
+  said=$(mktemp -d)
   for _ in $(seq $((32 / count))); do
     pids=
     for _ in $(seq "$count"); do
-      "$@" >/dev/null 2>&1 &
+      sh -c 'exec "$@" >"$0/$$" 2>&1' "$said" "$@" &
       pids="$pids $!"
       sleep "$pause"
     done
-    for pid in $pids; do wait "$pid" || exit 1; done
+    for pid in $pids; do
+      wait "$pid" || { echo "a client ended with status $?:"; cat "$said/$pid"; exit 1; }
+    done
   done
+  rm -r "$said"
 }
 if [ "$1" = clients ]; then shift; clients "$@"; exit; fi
 
@@ -51,19 +55,19 @@ part_rping() {
   for family in 4 6; do
     addresses $family
     quiet
-    pair "rping ipv$family soft to kernel: 1000 pings" "rping -s -a $kernel -C 1000 -V" cm "$ferroce -c -a $kernel -C 1000 -V"
-    pair "rping ipv$family kernel to soft: 1000 pings" "$ferroce -s -a $any" "line:waiting" "rping -c -a $soft -C 1000 -V"
+    pair "rping ipv$family soft to kernel: 1000 pings" "$RPING -s -a $kernel -C 1000 -V" cm "$ferroce -c -a $kernel -C 1000 -V"
+    pair "rping ipv$family kernel to soft: 1000 pings" "$ferroce -s -a $any" "line:waiting" "$RPING -c -a $soft -C 1000 -V"
     quiet
-    pair "rping ipv$family soft to kernel: 65535 bytes" "rping -s -a $kernel -C 20 -V -S 65535" cm "$ferroce -c -a $kernel -C 20 -V -S 65535"
-    pair "rping ipv$family kernel to soft: 65535 bytes" "$ferroce -s -a $any -S 65535" "line:waiting" "rping -c -a $soft -C 20 -V -S 65535"
+    pair "rping ipv$family soft to kernel: 65535 bytes" "$RPING -s -a $kernel -C 20 -V -S 65535" cm "$ferroce -c -a $kernel -C 20 -V -S 65535"
+    pair "rping ipv$family kernel to soft: 65535 bytes" "$ferroce -s -a $any -S 65535" "line:waiting" "$RPING -c -a $soft -C 20 -V -S 65535"
   done
 
   endless_server=yes
   quiet
   # The C program lets three requests wait, and keeps one at a time: of two that come together it takes the second twice (`child_cm_id` in its
   # rping.c), so they come one after the other, and the connections are open together.
-  pair "rping soft to kernel: 32 clients of one server, 8 at once" "rping -s -P -a $RXE_IP4" cm "$0 clients 8 0.3 $ferroce -c -a $RXE_IP4 -C 5 -V"
-  pair "rping kernel to soft: 32 clients of one server at once" "$ferroce -s -P" "line:waiting" "$0 clients 32 0 rping -c -a $SOFT_IP4 -C 5 -V"
+  pair "rping soft to kernel: 32 clients of one server, 8 at once" "$RPING -s -P -a $RXE_IP4" cm "$0 clients 8 0.3 $ferroce -c -a $RXE_IP4 -C 5 -V"
+  pair "rping kernel to soft: 32 clients of one server at once" "$ferroce -s -P" "line:waiting" "$0 clients 32 0 $RPING -c -a $SOFT_IP4 -C 5 -V"
   endless_server=
 }
 
@@ -239,8 +243,8 @@ settled() { ended client || has_number client; }
 part_trace() {
   for side in client server; do rm -f /tmp/$side-*.pcap; done
   quiet
-  pair "traced: rping soft to kernel" "rping -s -a $RXE_IP4 -C 2" cm "$(traced client-rping) rping -c -a $RXE_IP4 -C 2"
-  pair "traced: rping kernel to soft" "$(traced server-rping) rping -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 2"
+  pair "traced: rping soft to kernel" "$RPING -s -a $RXE_IP4 -C 2" cm "$(traced client-rping) rping -c -a $RXE_IP4 -C 2"
+  pair "traced: rping kernel to soft" "$(traced server-rping) rping -s" "line:waiting" "$RPING -c -a $SOFT_IP4 -C 2"
   quiet
   pair "traced: udaddy soft to kernel" "udaddy -b $RXE_IP6" cm "$(traced client-udaddy) udaddy -s $RXE_IP6"
   pair "traced: udaddy kernel to soft" "$(traced server-udaddy) udaddy -b ::" "line:waiting" "udaddy -s $SOFT_IP6"
@@ -257,8 +261,8 @@ lost_some() { lost_both 5 || ended client; }
 part_loss() {
   during=lose
   quiet
-  pair "rping soft to kernel: 2 % loss" "rping -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
-  pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "rping -c -a $SOFT_IP4 -C 1000 -V"
+  pair "rping soft to kernel: 2 % loss" "$RPING -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
+  pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "$RPING -c -a $SOFT_IP4 -C 1000 -V"
   during=
   loss_end
   # Only messages of the connection managers. Neighbours are known before.

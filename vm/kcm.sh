@@ -28,15 +28,15 @@ part_rping() {
   for family in 4 6; do
     addresses $family
     quiet
-    pair "rping ipv$family ferroce to C: 100 pings" "rping -s -a $here -C 100 -V" cm "$rxe rping -d rxe0 -c -a $here -C 100 -V"
+    pair "rping ipv$family ferroce to C: 100 pings" "$RPING -s -a $here -C 100 -V" cm "$rxe rping -d rxe0 -c -a $here -C 100 -V"
     quiet
-    pair "rping ipv$family C to ferroce: 100 pings" "$rxe rping -d rxe0 -s -a $here" cm "rping -c -a $here -C 100 -V"
+    pair "rping ipv$family C to ferroce: 100 pings" "$rxe rping -d rxe0 -s -a $here" cm "$RPING -c -a $here -C 100 -V"
   done
   quiet
   pair "rping ferroce to ferroce: 65535 bytes" "$rxe rping -d rxe0 -s -S 65535" cm "$rxe rping -d rxe0 -c -a $RXE_IP4 -C 20 -V -S 65535"
   endless_server=yes
   quiet
-  pair "rping: 32 C clients of one server at once" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients 32 0 rping -c -a $RXE_IP4 -C 5 -V"
+  pair "rping: 32 C clients of one server at once" "$rxe rping -d rxe0 -s -P" cm "/vm/cm.sh clients 32 0 $RPING -c -a $RXE_IP4 -C 5 -V"
   quiet
   endless_server=
 }

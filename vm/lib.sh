@@ -21,6 +21,9 @@ SOFT_IP6=fd77::2
 IN_SOFT="ip netns exec soft"
 AS_NOBODY="setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs"
 
+# The C program.
+RPING=/vm/rping.sh
+
 # Seconds that one command may take, and that a server may take to be ready.
 limit=90
 ready_limit=30

@@ -12,7 +12,7 @@ done
 
 for address in $RXE_IP4 $RXE_IP6; do
   case_of "ping from soft to $address" "$IN_SOFT ping -c 1 $address"
-  pair "rping $address" "rping -s -a $address -C 20 -V" cm "rping -c -a $address -C 20 -V"
+  pair "rping $address" "$RPING -s -a $address -C 20 -V" cm "$RPING -c -a $address -C 20 -V"
 done
 
 endless_server=1

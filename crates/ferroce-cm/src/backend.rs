@@ -1,6 +1,6 @@
 //! Who manages connections: this crate's own protocol on queue pair 1, or the kernel.
 
-use crate::channel::EventChannel;
+use crate::channel::{ChannelCore, EventChannel};
 use crate::id::{Id, IdCore};
 use crate::kernel::KernelManager;
 use crate::manager::Manager;
@@ -19,11 +19,20 @@ pub(crate) enum Backend {
     Kernel(Arc<KernelManager>),
 }
 
+impl Backend {
+    /// An id is on `channel`, from now on.
+    pub(crate) fn serves(&self, channel: &Arc<ChannelCore>) {
+        if let Self::Kernel(manager) = self {
+            manager.serves(channel);
+        }
+    }
+}
+
 /// Manages the connections of one open device. Clones are handles to one manager; ids are made with it and keep it.
 ///
 /// A device that gives its queue pair 1 away has its connections managed by this crate's own protocol, in the threads that make progress
-/// for the device. Those of a device of the kernel are managed by the kernel (`/dev/infiniband/rdma_cm`), as it keeps queue pair 1; one
-/// thread of the manager reads what it says. Ids, channels and events are the same.
+/// for the device. Those of a device of the kernel are managed by the kernel (`/dev/infiniband/rdma_cm`), as it keeps queue pair 1; a
+/// thread of the manager, or one that waits for an event, reads what it says. Ids, channels and events are the same.
 #[derive(Clone)]
 pub struct ConnectionManager(pub(crate) Backend);
 

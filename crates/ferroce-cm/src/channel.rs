@@ -1,6 +1,7 @@
 //! Event channels.
 
 use crate::id::IdCore;
+use crate::kernel::{Lender, Reading};
 use crate::later::Later;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Error, Event, EventKind, Id, Result};
@@ -39,6 +40,8 @@ pub(crate) struct ChannelCore {
     available: Condvar,
     /// Once somebody has asked for it: it costs a descriptor, and two system calls for each event.
     fd: OnceLock<OwnedFd>,
+    /// Whose events readers read themselves, rather than sleep; `None` inside: nobody's.
+    lender: OnceLock<Option<Lender>>,
 }
 
 #[derive(Default)]
@@ -52,6 +55,8 @@ struct Ready {
     /// The descriptor is readable.
     signaled: bool,
     sleepers: u32,
+    /// A reader waits for the lender's events, and is to be rung.
+    polls: bool,
     /// Tasks that wait, by numbers that their futures know.
     wakers: BTreeMap<u64, Waker>,
     next_waker: u64,
@@ -64,7 +69,12 @@ impl EventChannel {
     ///
     /// None at present.
     pub fn new() -> Result<Self> {
-        let core = Arc::new(ChannelCore { ready: Mutex::default(), available: Condvar::new(), fd: OnceLock::new() });
+        let core = Arc::new(ChannelCore {
+            ready: Mutex::default(),
+            available: Condvar::new(),
+            fd: OnceLock::new(),
+            lender: OnceLock::new(),
+        });
         Ok(Self { core: core.clone(), _open: Arc::new(Open(core)) })
     }
 
@@ -78,6 +88,7 @@ impl EventChannel {
     ///
     /// [`Error::Device`] if the process has no descriptor left.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        self.core.borrow_no_more();
         let mut ready = self.core.ready.lock();
         let fd = match self.core.fd.get() {
             Some(fd) => fd,
@@ -101,7 +112,15 @@ impl EventChannel {
     ///
     /// [`Error::ChannelClosed`].
     pub fn try_next(&self) -> Result<Option<Event>> {
-        Ok(match self.take()? {
+        let mut taken = self.take()?;
+        if matches!(taken, Taken::Nothing)
+            && let Some(reading) = self.core.lender().and_then(Lender::fill_in)
+        {
+            reading.read();
+            drop(reading);
+            taken = self.take()?;
+        }
+        Ok(match taken {
             Taken::Event(event) => Some(event),
             Taken::Interrupt | Taken::Nothing => None,
         })
@@ -158,11 +177,22 @@ impl EventChannel {
     }
 
     fn next_until(&self, deadline: Option<Instant>) -> Result<Option<Event>> {
-        loop {
+        let mut others = false;
+        let outcome = loop {
             match self.take()? {
-                Taken::Event(event) => return Ok(Some(event)),
-                Taken::Interrupt => return Ok(None),
+                Taken::Event(event) => break Some(event),
+                Taken::Interrupt => break None,
                 Taken::Nothing => {}
+            }
+            if let Some(reading) = self.core.lender().and_then(Lender::take_over) {
+                others = self.core.poll(&reading, deadline);
+                drop(reading);
+                if deadline.is_some_and(|deadline| deadline <= Instant::now())
+                    && !self.core.ready.lock().has_something()
+                {
+                    break None;
+                }
+                continue;
             }
             let mut ready = self.core.ready.lock();
             if ready.has_something() {
@@ -178,9 +208,14 @@ impl EventChannel {
             };
             ready.sleepers -= 1;
             if timed_out && !ready.has_something() {
-                return Ok(None);
+                break None;
             }
+        };
+        if others {
+            // Somebody who sleeps reads the lender's events in the place of this thread.
+            self.core.available.notify_one();
         }
+        Ok(outcome)
     }
 
     /// The next event, as a future; `None` if [`Self::wake`] was called. It may be dropped at any time; no event is lost, and
@@ -242,12 +277,63 @@ impl ChannelCore {
         Some(self.announce(ready))
     }
 
+    // ---- reading the kernel's events instead of sleeping ----
+
+    fn lender(&self) -> Option<&Lender> {
+        self.lender.get()?.as_ref()
+    }
+
+    /// Has readers read a manager's events themselves; false if they are not to.
+    pub(crate) fn borrow_from(&self, lender: impl FnOnce() -> Lender) -> bool {
+        let mut is_new = false;
+        let lender = self.lender.get_or_init(|| {
+            is_new = true;
+            Some(lender())
+        });
+        is_new && lender.is_some()
+    }
+
+    /// Somebody waits for events who is no thread.
+    fn borrow_no_more(&self) {
+        if let Some(lender) = self.lender.get_or_init(|| None) {
+            lender.watch().forbid();
+        }
+    }
+
+    /// Waits for the lender's events, or the channel's, and gives those to their ids. Returns whether others sleep.
+    fn poll(&self, reading: &Reading<'_>, deadline: Option<Instant>) -> bool {
+        {
+            let mut ready = self.ready.lock();
+            if ready.has_something() {
+                return ready.sleepers != 0;
+            }
+            ready.polls = true;
+        }
+        reading.wait(deadline);
+        let others = {
+            let mut ready = self.ready.lock();
+            ready.polls = false;
+            ready.sleepers != 0
+        };
+        reading.read();
+        others
+    }
+
+    fn ring_reader(&self) {
+        if let Some(lender) = self.lender() {
+            lender.watch().ring_reader();
+        }
+    }
+
     fn announce(&self, mut ready: MutexGuard<'_, Ready>) -> Later {
         self.signal(&mut ready);
         let wakers = std::mem::take(&mut ready.wakers);
+        let polls = std::mem::take(&mut ready.polls);
         let sleepers = ready.sleepers != 0;
         drop(ready);
-        if sleepers {
+        if polls {
+            self.ring_reader();
+        } else if sleepers {
             self.available.notify_one();
         }
         Later::wake(wakers.into_values().collect())
@@ -273,7 +359,11 @@ impl ChannelCore {
         let posted = std::mem::take(&mut ready.posted);
         self.signal(&mut ready);
         let wakers = std::mem::take(&mut ready.wakers);
+        let polls = std::mem::take(&mut ready.polls);
         drop(ready);
+        if polls {
+            self.ring_reader();
+        }
         self.available.notify_all();
         wakers.into_values().for_each(Waker::wake);
         // Without the lock: what goes with them may come back here.
@@ -311,6 +401,7 @@ impl Future for NextEvent<'_> {
     type Output = Result<Option<Event>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.channel.core.borrow_no_more();
         loop {
             match self.channel.take()? {
                 Taken::Event(event) => return Poll::Ready(Ok(Some(event))),

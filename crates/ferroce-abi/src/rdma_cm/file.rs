@@ -3,10 +3,12 @@
 use super::wire::{self, SOCKADDR_STORAGE, cmd};
 use super::{Addresses, CmEvent, ConnParam, Private, QpAttr, RdmaCm, sockaddr};
 use crate::{Host, Unavailable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `/dev/infiniband/rdma_cm`, open: a queue of events, and ids, which the kernel destroys with it. It is readable (for `poll`) while events
@@ -179,6 +181,18 @@ impl RdmaCm for CmFile {
     fn leave_multicast(&self, membership: u32) -> io::Result<u32> {
         let body = wire::destroy_id { response: 0, id: membership, reserved: 0 };
         Ok(self.ask(cmd::LEAVE_MCAST, body)?.events_reported)
+    }
+
+    fn wait(&self, other: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.map(|timeout| {
+            // Rounded up, or it would return too early and the caller come back.
+            let rest = if timeout.is_zero() { timeout } else { timeout.saturating_add(Duration::from_millis(1)) };
+            Timespec::try_from(rest).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
+        });
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+        // Interrupted is as good as woken.
+        let _ = poll(&mut fds, timeout.as_ref());
+        !fds[1].revents().is_empty()
     }
 
     fn next_event(&self) -> io::Result<Option<CmEvent>> {

@@ -19,6 +19,8 @@ pub use reply::{Addresses, CmEvent, CmEventParam, ConnParam, Private, QpAttr, Ud
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// What the kernel's connection manager can do for a program. An id is the kernel's number of one; it is used again once the id is
 /// destroyed.
@@ -62,4 +64,7 @@ pub trait RdmaCm: Send + Sync {
     fn leave_multicast(&self, membership: u32) -> io::Result<u32>;
     /// The next event, if there is one. Never blocks.
     fn next_event(&self) -> io::Result<Option<CmEvent>>;
+    /// Waits until there may be an event, until `other` is readable, or for `timeout`, whichever comes first; it may also return for nothing.
+    /// Says whether `other` is readable.
+    fn wait(&self, other: BorrowedFd<'_>, timeout: Option<Duration>) -> bool;
 }

@@ -175,6 +175,7 @@ impl Default for Options {
 
 impl IdCore {
     pub(crate) fn create(backend: &Backend, channel: Arc<ChannelCore>, port_space: PortSpace) -> Id {
+        backend.serves(&channel);
         Self::in_phase(backend.clone(), channel, port_space, Phase::Idle, Options::default())
     }
 
@@ -368,6 +369,7 @@ impl Id {
     pub fn migrate(&self, channel: &EventChannel) -> Result<()> {
         // Locked, so that it is not destroyed meanwhile.
         let state = self.state()?;
+        self.core().backend.serves(channel.core());
         let later = self.core().queue.migrate(self.core(), channel.core());
         drop(state);
         drop(later);

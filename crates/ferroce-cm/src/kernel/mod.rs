@@ -1,7 +1,7 @@
 //! The kernel's connection manager behind ids: the user-space half of rdma_cm.
 //!
-//! One manager has one open file. Its thread does nothing but read events and give them to their ids, which process them in whatever thread
-//! reads their channel, as they do with the native protocol's. So channels, migration and destruction are the same code for both, the kernel's
+//! One manager has one open file. Its thread, or a reader that would sleep otherwise ([`watch`]), does nothing but read events and give them to
+//! their ids, which process them in whatever thread reads their channel, as they do with the native protocol's. So channels, migration and destruction are the same code for both, the kernel's
 //! queue is never long, and nobody waits for anybody: an event counts as read once it is, and not when a user is done with it.
 //!
 //! [`KernelId`] is the kernel's id. Whoever is about to name it in a command holds it, and the last one destroys it, because the kernel
@@ -12,12 +12,17 @@ mod error;
 mod handle;
 mod pump;
 mod table;
+mod watch;
 
 pub(crate) use backlog::{Backlog, Place};
 pub(crate) use error::{GONE, address, of_status, refused};
 pub(crate) use handle::{KernelGroup, KernelId};
+#[cfg(test)]
+pub(crate) use pump::run as run_thread;
+pub(crate) use watch::{Lender, Reading, Watch};
 
 use crate::alarm::Alarms;
+use crate::channel::ChannelCore;
 use crate::id::{IdCore, Queued};
 use crate::later::Later;
 use crate::proto::Usage;
@@ -26,11 +31,10 @@ use crate::{Error, PortSpace, Result};
 use ferroce_abi::Host;
 use ferroce_abi::rdma_cm::{CmEvent, CmEventParam, CmFile, ConnParam, RdmaCm, wire};
 use ferroce_verbs::Context;
-use pump::Alarm;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 use table::{Owner, Table};
 
@@ -55,8 +59,12 @@ pub(crate) struct KernelManager {
     unreadable: AtomicBool,
     /// It was said that a request was rejected which the program does not see. Peers decide how often that happens.
     was_warned: AtomicBool,
-    /// Wakes the thread; there is none in tests.
-    alarm: Option<Arc<Alarm>>,
+    #[cfg(test)]
+    turning: AtomicBool,
+    /// Who reads events; some tests do that themselves.
+    watch: Option<Arc<Watch>>,
+    /// The channel of the first id. Readers of it read events themselves as long as it is the only one.
+    channel: OnceLock<Weak<ChannelCore>>,
 }
 
 /// RDMA reads and atomics that the device can have outstanding.
@@ -72,11 +80,11 @@ impl KernelManager {
     /// Opens the kernel's connection manager and starts the thread that reads its events.
     pub(crate) fn open(context: &Context) -> Result<Arc<Self>> {
         let file = Arc::new(CmFile::open(&Host::default())?);
-        let alarm = Arc::new(Alarm::new().map_err(refused("making the alarm of the connection manager"))?);
+        let watch = Arc::new(Watch::new().map_err(refused("making the alarms of the connection manager"))?);
         let attr = context.query_device().map_err(Error::device("asking what the device can do"))?;
         let limits = Limits { responder_resources: attr.max_qp_rd_atom, initiator_depth: attr.max_qp_init_rd_atom };
-        let manager = Self::new(context, attr.node_guid, limits, file.clone(), Some(alarm.clone()));
-        pump::start(file, alarm, Arc::downgrade(&manager))
+        let manager = Self::new(context, attr.node_guid, limits, file.clone(), Some(watch.clone()));
+        pump::start(file, watch, Arc::downgrade(&manager))
             .map_err(refused("starting the thread of the connection manager"))?;
         Ok(manager)
     }
@@ -86,7 +94,7 @@ impl KernelManager {
         node_guid: u64,
         limits: Limits,
         device: Arc<dyn RdmaCm>,
-        alarm: Option<Arc<Alarm>>,
+        watch: Option<Arc<Watch>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             context: context.clone(),
@@ -97,7 +105,10 @@ impl KernelManager {
             alarms: Mutex::default(),
             unreadable: AtomicBool::new(false),
             was_warned: AtomicBool::new(false),
-            alarm,
+            #[cfg(test)]
+            turning: AtomicBool::new(false),
+            watch,
+            channel: OnceLock::new(),
         })
     }
 
@@ -166,8 +177,8 @@ impl KernelManager {
     /// The id is told at `deadline`, unless something happens to it before.
     pub(crate) fn set_deadline(&self, uid: u64, deadline: Instant) {
         let rings = self.table.lock().set_deadline(uid, deadline);
-        if let Some(alarm) = self.alarm.as_ref().filter(|_| rings) {
-            alarm.ring();
+        if let Some(watch) = self.watch.as_ref().filter(|_| rings) {
+            watch.ring();
         }
     }
 
@@ -185,14 +196,36 @@ impl KernelManager {
             let is_sooner = alarms.first().is_some_and(|at| before.is_none_or(|before| at < before));
             (result, is_sooner)
         };
-        if let Some(alarm) = self.alarm.as_ref().filter(|_| is_sooner) {
-            alarm.ring();
+        if let Some(watch) = self.watch.as_ref().filter(|_| is_sooner) {
+            watch.ring();
         }
         result
     }
 
+    /// An id of the manager is on `channel`.
+    pub(crate) fn serves(self: &Arc<Self>, channel: &Arc<ChannelCore>) {
+        let Some(watch) = &self.watch else { return };
+        let mut is_first = false;
+        let first = self.channel.get_or_init(|| {
+            is_first = true;
+            Arc::downgrade(channel)
+        });
+        let lender = || Lender { watch: watch.clone(), manager: Arc::downgrade(self) };
+        if !std::ptr::eq(first.as_ptr(), Arc::as_ptr(channel)) || is_first && !channel.borrow_from(lender) {
+            watch.forbid();
+        }
+    }
+
+    /// When whoever waits for events has to wake at the latest.
+    fn wakes_at(&self) -> Option<Instant> {
+        let (first, alarm) = (self.table.lock().wakes_at(), self.alarms.lock().first());
+        [first, alarm].into_iter().flatten().min()
+    }
+
     /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
     pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
+        #[cfg(test)]
+        let _one = self.one_at_a_time();
         let mut read = 0;
         let mut outcome = Ok(());
         while read < BATCH {
@@ -223,6 +256,24 @@ impl KernelManager {
             Err(error) => self.tell_all(error),
         }
         outcome.map(|()| Turn { more: read == BATCH, wake_at })
+    }
+
+    /// Whether readers read events themselves.
+    #[cfg(test)]
+    pub(crate) fn lends(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.lends())
+    }
+
+    #[cfg(test)]
+    fn one_at_a_time(&self) -> impl Drop + '_ {
+        struct Out<'a>(&'a AtomicBool);
+        impl Drop for Out<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Relaxed);
+            }
+        }
+        assert!(!self.turning.swap(true, Ordering::Relaxed), "two read events: they get into disorder");
+        Out(&self.turning)
     }
 
     /// A listener cannot take a request, and rejects it.
@@ -311,9 +362,9 @@ fn is_for_now(error: &io::Error) -> bool {
 
 impl Drop for KernelManager {
     fn drop(&mut self) {
-        // The thread sees that nobody needs it.
-        if let Some(alarm) = &self.alarm {
-            alarm.ring();
+        // Who reads its events sees that nobody needs that.
+        if let Some(watch) = &self.watch {
+            watch.end();
         }
     }
 }

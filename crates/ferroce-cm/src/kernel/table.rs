@@ -199,6 +199,13 @@ impl Table {
         self.wakes_at.is_none_or(|wakes_at| at < wakes_at)
     }
 
+    /// Whoever waits from now on wakes then at the latest.
+    pub(super) fn wakes_at(&mut self) -> Option<Instant> {
+        let first = self.deadlines.first().map(|&(at, _)| at);
+        self.wakes_at = [first, self.wakes_at].into_iter().flatten().min();
+        self.wakes_at
+    }
+
     /// There is nothing to wait for any more.
     pub(super) fn clear_deadline(&mut self, uid: u64) {
         if let Some((_, Slot { entry: Entry::Live { deadline, .. }, .. })) = self.slot(uid)

@@ -4,12 +4,16 @@
 //! brought it elsewhere.
 
 use ferroce_abi::rdma_cm::{Addresses, CmEvent, CmEventParam, ConnParam, QpAttr, RdmaCm, wire::event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shuttle::rand::RngCore;
 use shuttle::sync::atomic::AtomicUsize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use zerocopy::FromZeros;
 
 pub(super) const GUID: u64 = 1;
@@ -124,6 +128,16 @@ impl Kernel {
     /// Ids that there are.
     pub(super) fn ids(&self) -> usize {
         self.state().ids.len()
+    }
+
+    /// Whether anybody else has it.
+    pub(super) fn is_open(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Whether there are some that were not read.
+    pub(super) fn has_events(&self) -> bool {
+        !self.pass().queue.is_empty()
     }
 
     pub(super) fn told(&self) -> Vec<Told> {
@@ -359,6 +373,20 @@ impl RdmaCm for Kernel {
         state.queue.retain(|queued| queued.member != Some(number));
         Ok(member.reported)
     }
+    fn wait(&self, other: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
+        let rings = || {
+            let mut fds = [PollFd::from_borrowed_fd(other, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() != 0
+        };
+        while self.pass().queue.is_empty() && !rings() {
+            if timeout.is_some() && shuttle::rand::thread_rng().next_u64().is_multiple_of(2) {
+                break;
+            }
+            shuttle::thread::yield_now();
+        }
+        rings()
+    }
+
     fn next_event(&self) -> io::Result<Option<CmEvent>> {
         let mut state = self.pass();
         if state.is_unreadable {

@@ -2,12 +2,13 @@
 
 mod device;
 mod multicast;
+mod watching;
 
 use super::device::{Answer, HERE, Host, THERE};
 use super::search::{exhaust, sample};
 use super::{give_qp, join, tolerate};
 use crate::backend::Backend;
-use crate::kernel::{KernelManager, Limits};
+use crate::kernel::{KernelManager, Limits, Watch};
 use crate::{ConnParam, ConnectionManager, Error, EventChannel, EventKind, Id, Phase, PortSpace};
 use device::{GUID, Kernel, Told};
 use ferroce_verbs::{Pd, QpState};
@@ -26,12 +27,16 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    fn with(watch: Option<Arc<Watch>>) -> Self {
         // Only its queue pairs are of use.
         let host = Host::new(Answer::Grant);
         let context = host.context();
         let kernel = Kernel::new();
         let limits = Limits { responder_resources: 16, initiator_depth: 16 };
-        let manager = KernelManager::new(&context, GUID, limits, Arc::new(kernel.clone()), None);
+        let manager = KernelManager::new(&context, GUID, limits, Arc::new(kernel.clone()), watch);
         Self {
             pd: context.alloc_pd().unwrap(),
             cm: ConnectionManager(Backend::Kernel(manager.clone())),

@@ -2,6 +2,8 @@
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// How often one looks.
@@ -58,9 +60,10 @@ impl Seen {
 impl Memory {
     /// Looks until it `is_over`.
     pub(super) fn watch(&self, is_over: impl Fn() -> bool) {
+        // Where that cannot be read there is nothing to be said.
+        let statm = Statm::open();
         while !is_over() {
-            // Where that cannot be read there is nothing to be said.
-            if let Some(kib) = resident_kib() {
+            if let Some(kib) = statm.as_ref().and_then(Statm::resident_kib) {
                 self.0.lock().add(kib);
             }
             std::thread::sleep(LOOK);
@@ -77,11 +80,21 @@ impl Memory {
     }
 }
 
-/// The resident memory of this process. What it shares with others, as the rings of the software device, counts.
-fn resident_kib() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64 / 1024)
+/// Where the kernel says how much memory this process takes. Kept open: to look is one short system call, and what is measured goes on beside it.
+struct Statm(File);
+
+impl Statm {
+    fn open() -> Option<Self> {
+        File::open("/proc/self/statm").ok().map(Self)
+    }
+
+    /// The resident memory of this process. What it shares with others, as the rings of the software device, counts.
+    fn resident_kib(&self) -> Option<u64> {
+        let mut text = [0; 128];
+        let length = self.0.read_at(&mut text, 0).ok()?;
+        let pages: u64 = std::str::from_utf8(&text[..length]).ok()?.split(' ').nth(1)?.parse().ok()?;
+        Some(pages * rustix::param::page_size() as u64 / 1024)
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +119,6 @@ mod tests {
 
     #[test]
     fn this_process_has_some() {
-        assert!(resident_kib().unwrap() > 500);
+        assert!(Statm::open().unwrap().resident_kib().unwrap() > 500);
     }
 }

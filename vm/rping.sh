@@ -1,0 +1,13 @@
+#!/bin/sh
+# librdmacm's rping, whose end is a race: the main thread, which is through with everything, closes the event channel and returns, and the thread
+# that reads events ends the program with an error (255) if it comes to read once more in between. Only then, and if nothing else is said, that
+# counts as a good end.
+said=$(mktemp)
+rping "$@" >"$said" 2>&1
+status=$?
+cat "$said"
+if [ $status = 255 ] && grep -q '^rdma_get_cm_event: Bad file descriptor$' "$said"; then
+  grep -qv -e ' DISCONNECT EVENT\.\.\.$' -e '^rdma_get_cm_event: Bad file descriptor$' "$said" || status=0
+fi
+rm "$said"
+exit $status
