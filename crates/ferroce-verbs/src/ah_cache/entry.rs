@@ -4,6 +4,7 @@
 use super::config::Ttl;
 use super::counters::{Tally, count};
 use super::key::Key;
+use super::parked::Origin;
 use super::{AhCacheConfig, Clock, parked};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::global;
@@ -54,7 +55,7 @@ impl Shared {
         let error = clock.coarseness();
         let is_coarse = limits.iter().flatten().all(|limit| *limit >= error * COARSE);
         let id = NEXT.fetch_add(1, Relaxed);
-        // A tag has half a word for a cache.
+        // A slot has half a word for a cache.
         let parks = is_coarse && config.ttl != Ttl::Bypass && config.capacity.is_none() && u32::try_from(id).is_ok();
         // Two readings may make a time look shorter by the error: what has to expire does, and some of the rest, too.
         let error = if is_coarse { error } else { Duration::ZERO };
@@ -80,30 +81,13 @@ impl Shared {
     pub(super) fn now(&self) -> u64 {
         if self.is_coarse { self.clock.coarse() } else { self.clock.now() }
     }
-
-    /// What a slot of a thread says of an entry with this hash: no other cache says it, and hardly ever another entry.
-    #[inline]
-    pub(super) fn tag(&self, hash: u64) -> u64 {
-        self.id << 32 | hash & 0xffff_ffff
-    }
-
-    /// Whether it is a tag of this cache.
-    #[inline]
-    pub(super) fn has_tag(&self, tag: u64) -> bool {
-        tag >> 32 == self.id
-    }
 }
 
 /// A resolved address. Its strong references are the one of the table, and one for each holder: so while the shard is locked, from
 /// which alone new ones come, an entry with one reference is idle and stays so.
-///
-/// What a hit looks at comes first, behind the reference counts: all of it is in one cache line or two.
-#[repr(C)]
 pub(super) struct Entry {
     pub(super) key: Key,
     pub(super) shared: Arc<Shared>,
-    /// The key's, in this cache.
-    pub(super) hash: u64,
     /// It has left the table.
     pub(super) gone: AtomicBool,
     created: u64,
@@ -123,7 +107,6 @@ impl Entry {
         Arc::new(Self {
             key,
             shared: shared.clone(),
-            hash: key.hash(shared.id),
             gone: AtomicBool::new(false),
             created,
             last_put: AtomicU64::new(created),
@@ -214,12 +197,18 @@ impl Drop for Entry {
 pub struct AhLease {
     /// Taken only while this is dropped.
     entry: ManuallyDrop<Arc<Entry>>,
+    origin: Origin,
 }
 
 impl AhLease {
     #[inline]
     pub(super) fn new(entry: Arc<Entry>) -> Self {
-        Self { entry: ManuallyDrop::new(entry) }
+        Self::from_slot(entry, Origin::ELSEWHERE)
+    }
+
+    #[inline]
+    pub(super) fn from_slot(entry: Arc<Entry>, origin: Origin) -> Self {
+        Self { entry: ManuallyDrop::new(entry), origin }
     }
 
     /// The address handle.
@@ -261,7 +250,7 @@ impl Drop for AhLease {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: this is the end of the lease, and nobody sees what it has afterwards.
-        parked::put(unsafe { ManuallyDrop::take(&mut self.entry) });
+        parked::put(unsafe { ManuallyDrop::take(&mut self.entry) }, self.origin);
     }
 }
 

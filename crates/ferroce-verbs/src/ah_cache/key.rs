@@ -57,14 +57,31 @@ impl Key {
         if cfg!(test) { 8 } else { Arc::as_ptr(pd.ops()).cast::<()>().addr() as u64 }
     }
 
-    /// A number that is most likely another for another key or another cache, in either half. It costs little, and may be guessed by
-    /// anybody.
+    /// Where among a thread's few slots the address is looked for first, as a part of all: zero is the beginning, 2^32 the end. Addresses that
+    /// follow one another, as those of a cluster do, are spread evenly: hardly any gets into another's way, where at random many would.
+    /// It costs little, and may be guessed by anybody: who chooses addresses that share a place can have them, and what else
+    /// is there, looked for in the table, whose hash nobody can guess.
     #[inline]
-    pub(super) fn hash(&self, cache: u64) -> u64 {
+    pub(super) fn place(&self, cache: u64) -> u32 {
         let Self([high, low, route, small, pd]) = *self;
-        // Twice: addresses that are neighbours would be a few steps of one width apart after the first time.
-        folded(low ^ pd.rotate_left(32) ^ cache, high ^ route ^ small.rotate_left(17))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        // The peer's number is at the end of the GID, most significant byte first.
+        let (peer, prefix) = if cfg!(target_endian = "little") { (high.swap_bytes(), low) } else { (low, high) };
+        let others = prefix ^ route ^ small.rotate_left(17) ^ pd.rotate_left(32) ^ cache;
+        // By the golden ratio; what else differs, by another number, so that it leads to other places.
+        let place = peer.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(others.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        (place >> 32) as u32
+    }
+
+    /// All that it is.
+    #[inline]
+    pub(super) fn words(&self) -> [u64; 5] {
+        self.0
+    }
+
+    /// What [`Self::words`] were of.
+    #[inline]
+    pub(super) fn from_words(words: [u64; 5]) -> Self {
+        Self(words)
     }
 
     /// The peer, zero without a GRH.

@@ -1,5 +1,6 @@
 //! Leases that wait with their threads: a thread that puts a lease keeps it at hand, and takes it from there when it gets the same
-//! address again. So a hit changes nothing that another thread looks at: no reference count, no lock.
+//! address again. So a hit changes nothing that another thread looks at: no reference count, no lock. And it touches one cache line: a
+//! slot has the key of what is parked in it, and of a lease that came from a slot a put need not look at the entry either.
 //!
 //! What is parked is idle. Whoever has to know or to end that, as when an entry is invalidated or the cache closed, takes parked
 //! leases back from the threads that have them, which is rare and may cost something. A thread parks only what is in the table, and
@@ -27,6 +28,17 @@
 //!
 //! For the same reason what was parked while somebody took back does not stay parked: the thread looks at `rounds` once more, and takes
 //! it out itself. And as an entry is marked as gone before a round begins, either the thread sees the mark, or the round its lease.
+//!
+//! # Why a put need not look at the entry
+//!
+//! A slot whose lease its thread has taken says which entry that is: it is *lent*. Whoever takes back erases that, too, and so does a
+//! thread that finds that `rounds` has changed. So what a slot says it has lent is not gone, or somebody will take it back: as with what is
+//! parked, for which a get does not look at the mark either. A lease knows its slot. If that still says that it has lent this entry, it
+//! has the entry's key: while there is the lease, no other entry lies at that address, and it was that entry's slot when it was lent. If it
+//! does not, or belongs to another thread, the put looks at the entry as for any other lease.
+//!
+//! Once the kernel has refused the barrier, nobody can take back any more. `rounds` stays odd then, for good: nothing is parked, and
+//! what is goes when its thread gets it, under the lock, and sees that it is gone.
 #![allow(unsafe_code)]
 
 use super::barrier::{LightBarrier, heavy_barrier};
@@ -37,26 +49,28 @@ use crate::sync::{Mutex, global, thread_local};
 use crate::{AhAttr, Pd};
 use hashbrown::HashMap;
 use std::cell::Cell;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Leases that a thread has at hand, in sets of a cache line each. Each address has one set: 256 addresses find room but for one in a
-/// hundred, where as many single slots would leave a fifth of them in each other's way.
+/// Places where the slots of an address may begin: 64 KiB for a thread. A thousand addresses that follow one another find room.
 #[cfg(not(test))]
-const SETS: usize = 512;
+const HOMES: usize = 1024;
+/// In so many slots, one behind the other, an address may be.
 #[cfg(not(test))]
-const WAYS: usize = 3;
+const WINDOW: usize = 4;
 /// A model wants to see one take the place of another.
 #[cfg(test)]
-const SETS: usize = 1;
+const HOMES: usize = 1;
 #[cfg(test)]
-const WAYS: usize = 2;
+const WINDOW: usize = 2;
+const SLOTS: usize = HOMES + WINDOW - 1;
 /// Caches whose hits a thread counts at one time.
 const COUNTS: usize = 8;
 
 struct Registry {
-    /// Twice the times that somebody has taken back; odd while somebody does.
+    /// Twice the times that somebody has taken back; odd while somebody does, and once nobody can.
     rounds: AtomicU64,
     book: Mutex<Book>,
 }
@@ -82,11 +96,11 @@ global! {
 
 /// What a thread has at hand, for all to see.
 struct Lot {
-    sets: [Set; SETS],
-    /// Until when the thread may use what is in a slot, in the time of its cache; written by the thread alone.
-    until: [[Plain; WAYS]; SETS],
+    slots: Arc<Slots>,
     counts: [Count; COUNTS],
 }
+
+type Slots = [Slot; SLOTS];
 
 /// Written by its thread alone.
 type Plain = std::sync::atomic::AtomicU64;
@@ -98,32 +112,91 @@ struct Count {
     hits: Plain,
 }
 
-/// A few slots.
+/// What of one address is at hand: all of it in a cache line.
 #[derive(Default)]
-#[repr(align(64))]
-struct Set {
-    /// A strong reference, or null.
-    entries: [AtomicPtr<Entry>; WAYS],
-    /// The tag of its entry: no other cache's.
-    tags: [Plain; WAYS],
+#[repr(C, align(64))]
+struct Slot {
+    /// Whose entry it has, or had; looked at by its thread alone.
+    key: [Plain; 5],
+    /// A strong reference; or, [`lent`], none but the name of what was there; or null.
+    entry: AtomicPtr<Entry>,
+    /// Until when the thread may use it, in the time of its cache; looked at by the thread alone.
+    until: Plain,
+    /// Which cache's entry it has, or had.
+    cache: std::sync::atomic::AtomicU32,
     /// How often it was emptied by another than its thread, as far as the thread wants to know: whether it was, since it was filled.
-    taken: [AtomicU8; WAYS],
+    taken: AtomicU8,
 }
 
-impl Set {
-    /// The slot of this tag.
+#[cfg(not(test))]
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// What a slot says whose thread has taken its lease.
+#[inline]
+fn lent(entry: *const Entry) -> *mut Entry {
+    entry.map_addr(|addr| addr | 1).cast_mut()
+}
+
+/// Whether a slot that says so has a reference.
+#[inline]
+fn is_parked(entry: *const Entry) -> bool {
+    const { assert!(align_of::<Entry>() > 1) };
+    !entry.is_null() && entry.addr() & 1 == 0
+}
+
+impl Slot {
+    /// Whether it is this key's in this cache.
     #[inline]
-    fn find(&self, tag: u64) -> Option<usize> {
-        let is_it = |way: usize| self.tags[way].load(Relaxed) == tag;
-        if is_it(0) { Some(0) } else { (1..WAYS).find(|way| is_it(*way)) }
+    fn is_of(&self, key: &Key, cache: u64) -> bool {
+        let words = Key::from_words([0, 1, 2, 3, 4].map(|n| self.key[n].load(Relaxed)));
+        words == *key && self.is_from(cache)
+    }
+
+    /// Whether it has, or had, something of this cache.
+    #[inline]
+    fn is_from(&self, cache: u64) -> bool {
+        u64::from(self.cache.load(Relaxed)) == cache
+    }
+
+    /// Takes the reference that it has, whoever asks. Its thread does not take it for its own: see above.
+    fn clear(&self, _book: &Book) -> Option<Arc<Entry>> {
+        let entry = self.entry.swap(ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: it was in the slot, which had a strong reference, and under the lock nobody else takes it.
+        is_parked(entry).then(|| unsafe { Arc::from_raw(entry) })
+    }
+}
+
+/// Which slot a lease came from, if any: its address, and in the lowest bit whether the time of the put matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin(usize);
+
+impl Origin {
+    /// It came from none.
+    pub(super) const ELSEWHERE: Self = Self(0);
+
+    #[inline]
+    fn new(slot: &Slot, is_timed: bool) -> Self {
+        Self(ptr::from_ref(slot).addr() | usize::from(is_timed))
+    }
+
+    #[inline]
+    fn is_timed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Where it is behind the first of these, if it is one of them.
+    #[inline]
+    fn index_in(self, slots: &Slots) -> usize {
+        self.0.wrapping_sub(slots.as_ptr().addr()) / size_of::<Slot>()
     }
 }
 
 /// The thread's own side.
 struct Owner {
+    slots: Arc<Slots>,
     lot: Arc<Lot>,
     barrier: LightBarrier,
-    /// Which slot of a full set makes room next.
+    /// Which slot of those that an address may be in makes room next.
     hand: Cell<usize>,
 }
 
@@ -146,7 +219,18 @@ pub(super) fn get(shared: &Shared, pd: &Pd, attr: &AhAttr) -> Option<AhLease> {
 
 /// Lets go of a lease: keeps it at hand if it may.
 #[inline]
-pub(super) fn put(entry: Arc<Entry>) {
+pub(super) fn put(entry: Arc<Entry>, origin: Origin) {
+    if origin != Origin::ELSEWHERE && OWNER.try_with(|owner| owner.give_back(&entry, origin)) == Ok(true) {
+        // The slot has the reference.
+        std::mem::forget(entry);
+    } else {
+        put_anew(entry);
+    }
+}
+
+/// As [`put`], wherever it came from.
+#[inline(never)]
+fn put_anew(entry: Arc<Entry>) {
     if !entry.shared.parks {
         return Entry::put(entry);
     }
@@ -160,18 +244,18 @@ pub(super) fn put(entry: Arc<Entry>) {
 
 /// Takes these entries back from all threads, which are marked as gone. It may take back others too, which costs their next get a little.
 pub(super) fn take_back(shared: &Shared, entries: &[Arc<Entry>]) {
-    if entries.len() * 4 >= SETS {
+    if entries.len() * 4 >= HOMES {
         return take_back_all(shared);
     }
-    take_back_from(shared, || entries.iter().map(|entry| index_of(entry.hash)));
+    take_back_from(shared, || entries.iter().flat_map(|entry| window_of(&entry.key, shared.id)));
 }
 
 /// Takes all entries of a cache back from all threads.
 pub(super) fn take_back_all(shared: &Shared) {
-    take_back_from(shared, || 0..SETS);
+    take_back_from(shared, || 0..SLOTS);
 }
 
-fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, sets: impl Fn() -> I) {
+fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, slots: impl Fn() -> I) {
     if !shared.parks {
         return;
     }
@@ -179,22 +263,21 @@ fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, sets: impl Fn() ->
     {
         let book = REGISTRY.book.lock();
         let rounds = REGISTRY.rounds.load(Ordering::Relaxed);
+        if !rounds.is_multiple_of(2) {
+            return;
+        }
         REGISTRY.rounds.store(rounds + 1, Ordering::SeqCst);
-        // Without the barrier nothing can be taken back. Then what is parked goes when its thread gets it, and sees that it is gone.
-        let lots = if heavy_barrier() { &book.lots[..] } else { &[] };
-        for set in lots.iter().flat_map(|lot| sets().map(|index| &lot.sets[index])) {
-            for way in 0..WAYS {
-                if !shared.has_tag(set.tags[way].load(Relaxed)) {
-                    continue;
-                }
-                let entry = set.entries[way].swap(ptr::null_mut(), Ordering::AcqRel);
-                if !entry.is_null() {
-                    let count = set.taken[way].load(Ordering::Relaxed);
-                    set.taken[way].store(count.wrapping_add(1), Ordering::Release);
-                    // SAFETY: it was in the slot, which had a strong reference, and the thread of the slot does not take it for its
-                    // own: see above.
-                    gone.extend(drop_idle(unsafe { Arc::from_raw(entry) }));
-                }
+        if !heavy_barrier() {
+            return;
+        }
+        for slot in book.lots.iter().flat_map(|lot| slots().map(|index| &lot.slots[index])) {
+            if !slot.is_from(shared.id) {
+                continue;
+            }
+            if let Some(entry) = slot.clear(&book) {
+                let count = slot.taken.load(Ordering::Relaxed);
+                slot.taken.store(count.wrapping_add(1), Ordering::Release);
+                gone.extend(drop_idle(entry));
             }
         }
         REGISTRY.rounds.store(rounds + 2, Ordering::Release);
@@ -213,8 +296,8 @@ fn drop_idle(entry: Arc<Entry>) -> Option<Arc<Entry>> {
 /// so long ago that whatever threads parked of it can be seen: nothing is waited for.
 pub(super) fn are_parked(entry: &Arc<Entry>) -> bool {
     let book = REGISTRY.book.lock();
-    let slots = book.lots.iter().flat_map(|lot| &lot.sets[index_of(entry.hash)].entries);
-    let parked = slots.filter(|slot| ptr::eq(slot.load(Ordering::Acquire), Arc::as_ptr(entry))).count();
+    let slots = book.lots.iter().flat_map(|lot| &lot.slots[window_of(&entry.key, entry.shared.id)]);
+    let parked = slots.filter(|slot| ptr::eq(slot.entry.load(Ordering::Acquire), Arc::as_ptr(entry))).count();
     Arc::strong_count(entry) == 1 + parked
 }
 
@@ -247,52 +330,80 @@ pub(super) fn remembered() -> usize {
     REGISTRY.book.lock().hits.as_ref().map_or(0, HashMap::len)
 }
 
+/// The slots that an address may be in.
 #[inline]
-fn index_of(hash: u64) -> usize {
-    const { assert!(SETS.is_power_of_two()) };
-    (hash >> 32) as usize & (SETS - 1)
+fn window_of(key: &Key, cache: u64) -> Range<usize> {
+    // The uppermost bits.
+    let home = ((u64::from(key.place(cache)) * HOMES as u64) >> 32) as usize;
+    home..home + WINDOW
 }
 
 impl Owner {
     fn new() -> Self {
-        let lot = Arc::new(Lot {
-            sets: std::array::from_fn(|_| Set::default()),
-            until: std::array::from_fn(|_| Default::default()),
-            counts: Default::default(),
-        });
+        // Made in place: it is too long for some stacks.
+        let slots: Arc<[Slot]> = (0..SLOTS).map(|_| Slot::default()).collect();
+        let Ok(slots) = Arc::<Slots>::try_from(slots) else { unreachable!("so many were made") };
+        let lot = Arc::new(Lot { slots: slots.clone(), counts: Default::default() });
         REGISTRY.book.lock().lots.push(lot.clone());
-        Self { lot, barrier: LightBarrier::new(), hand: Cell::new(0) }
+        Self { slots, lot, barrier: LightBarrier::new(), hand: Cell::new(0) }
+    }
+
+    /// The slot of a key.
+    #[inline]
+    fn find(&self, key: &Key, cache: u64) -> Option<&Slot> {
+        self.slots[window_of(key, cache)].iter().find(|slot| slot.is_of(key, cache))
     }
 
     /// What is at hand and fit for use still.
     #[inline(never)]
     fn get_timed(&self, shared: &Shared, pd: &Pd, attr: &AhAttr) -> Option<AhLease> {
-        self.get_if(shared, &Key::new(pd, attr), |index, way| shared.now() <= self.lot.until[index][way].load(Relaxed))
+        self.get_if(shared, &Key::new(pd, attr), |slot| shared.now() <= slot.until.load(Relaxed))
     }
 
     /// What is at hand.
     #[inline]
     fn get(&self, shared: &Shared, key: &Key) -> Option<AhLease> {
-        self.get_if(shared, key, |_, _| true)
+        self.get_if(shared, key, |_| true)
     }
 
     #[inline]
-    fn get_if(&self, shared: &Shared, key: &Key, is_fit: impl FnOnce(usize, usize) -> bool) -> Option<AhLease> {
-        let hash = key.hash(shared.id);
-        let index = index_of(hash);
-        let set = &self.lot.sets[index];
-        let way = set.find(shared.tag(hash))?;
-        if !is_fit(index, way) {
+    fn get_if(&self, shared: &Shared, key: &Key, is_fit: impl FnOnce(&Slot) -> bool) -> Option<AhLease> {
+        let slot = self.find(key, shared.id)?;
+        if !is_fit(slot) {
             return None;
         }
-        let entry = self.empty(set, way)?;
-        // Two keys with one tag there are once in the life of a machine; an entry that is gone, while somebody takes it back.
-        if entry.key != *key || entry.gone.load(Ordering::Acquire) {
+        let entry = match self.empty(slot) {
+            Emptied::Alone(entry) => {
+                self.count(shared.id);
+                return Some(AhLease::from_slot(entry, Origin::new(slot, shared.is_timed)));
+            }
+            Emptied::Disturbed(entry) => entry?,
+        };
+        if entry.gone.load(Ordering::Acquire) {
             Entry::release(entry);
             return None;
         }
         self.count(shared.id);
         Some(AhLease::new(entry))
+    }
+
+    /// Gives a lease back to the slot that it came from; or not, if that is not to be had.
+    #[inline]
+    fn give_back(&self, entry: &Arc<Entry>, origin: Origin) -> bool {
+        let Some(slot) = self.slots.get(origin.index_in(&self.slots)) else { return false };
+        let before = REGISTRY.rounds.load(Ordering::Acquire);
+        if !before.is_multiple_of(2) || slot.entry.load(Ordering::Relaxed) != lent(Arc::as_ptr(entry)) {
+            return false;
+        }
+        if origin.is_timed() {
+            Self::note_time(slot, entry);
+        }
+        slot.entry.store(Arc::as_ptr(entry).cast_mut(), Ordering::Release);
+        self.barrier.pass();
+        if REGISTRY.rounds.load(Ordering::Relaxed) != before {
+            self.unpark(slot);
+        }
+        true
     }
 
     #[inline]
@@ -320,44 +431,50 @@ impl Owner {
 
     /// Takes what is in a slot.
     #[inline]
-    fn empty(&self, set: &Set, way: usize) -> Option<Arc<Entry>> {
+    fn empty(&self, slot: &Slot) -> Emptied {
         let before = REGISTRY.rounds.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
-            return Self::empty_alone(set, way);
+            return Emptied::Disturbed(Self::empty_locked(slot));
         }
-        let taken = set.taken[way].load(Ordering::Acquire);
-        let entry = set.entries[way].load(Ordering::Relaxed);
-        if entry.is_null() {
-            return None;
+        let taken = slot.taken.load(Ordering::Acquire);
+        let entry = slot.entry.load(Ordering::Relaxed);
+        if !is_parked(entry) {
+            return Emptied::Disturbed(None);
         }
-        set.entries[way].store(ptr::null_mut(), Ordering::Relaxed);
+        slot.entry.store(lent(entry), Ordering::Relaxed);
         self.barrier.pass();
-        if REGISTRY.rounds.load(Ordering::Relaxed) != before && Self::was_taken(set, way, taken) {
-            return None;
+        let is_alone = REGISTRY.rounds.load(Ordering::Relaxed) == before;
+        if !is_alone && Self::was_taken(slot, taken) {
+            return Emptied::Disturbed(None);
         }
         // SAFETY: this thread put a strong reference there, and nobody else has taken it.
-        Some(unsafe { Arc::from_raw(entry) })
+        let entry = unsafe { Arc::from_raw(entry) };
+        if is_alone { Emptied::Alone(entry) } else { Emptied::Disturbed(Some(entry)) }
     }
 
     /// Somebody has taken back, or does: whether the slot was emptied since it had been so often. Only this thread fills it, so that it
-    /// can have been emptied once.
+    /// can have been emptied once. It has lent nothing then: whoever takes back may have been there already.
     #[cold]
-    fn was_taken(set: &Set, way: usize, before: u8) -> bool {
+    fn was_taken(slot: &Slot, before: u8) -> bool {
         let _wait = REGISTRY.book.lock();
-        set.taken[way].load(Ordering::Acquire) != before
+        slot.entry.store(ptr::null_mut(), Ordering::Relaxed);
+        slot.taken.load(Ordering::Acquire) != before
     }
 
     /// Takes what is in a slot when nobody takes back. For who comes while somebody does: what `taken` counts then may be of something
     /// that was in the slot earlier.
     #[cold]
-    fn empty_alone(set: &Set, way: usize) -> Option<Arc<Entry>> {
-        Self::empty_locked(&REGISTRY.book.lock(), set, way)
+    fn empty_locked(slot: &Slot) -> Option<Arc<Entry>> {
+        // Only this thread fills it.
+        if !is_parked(slot.entry.load(Ordering::Relaxed)) {
+            return None;
+        }
+        slot.clear(&REGISTRY.book.lock())
     }
 
-    fn empty_locked(_book: &Book, set: &Set, way: usize) -> Option<Arc<Entry>> {
-        let entry = set.entries[way].swap(ptr::null_mut(), Ordering::Acquire);
-        // SAFETY: this thread put a strong reference there, and under the lock nobody else takes it.
-        (!entry.is_null()).then(|| unsafe { Arc::from_raw(entry) })
+    #[inline(never)]
+    fn note_time(slot: &Slot, entry: &Entry) {
+        slot.until.store(entry.note_put(), Relaxed);
     }
 
     /// As [`Self::park`], where somebody asks when that was.
@@ -371,21 +488,22 @@ impl Owner {
     #[inline]
     fn park(&self, entry: Arc<Entry>, until: Option<u64>) {
         let before = REGISTRY.rounds.load(Ordering::Acquire);
-        if before % 2 == 1 || entry.gone.load(Ordering::Acquire) {
+        if !before.is_multiple_of(2) || entry.gone.load(Ordering::Acquire) {
             return Entry::release(entry);
         }
-        let (tag, index) = (entry.shared.tag(entry.hash), index_of(entry.hash));
-        let set = &self.lot.sets[index];
-        let way = set.find(tag).unwrap_or_else(|| self.make_room(set, tag));
-        let displaced =
-            if set.entries[way].load(Ordering::Relaxed).is_null() { None } else { self.make_way(set, way, &entry) };
+        let slot = match self.find(&entry.key, entry.shared.id) {
+            Some(slot) => slot,
+            None => self.make_room(&entry),
+        };
+        let is_free = !is_parked(slot.entry.load(Ordering::Relaxed));
+        let displaced = if is_free { None } else { self.make_way(slot, &entry) };
         if let Some(until) = until {
-            self.lot.until[index][way].store(until, Relaxed);
+            slot.until.store(until, Relaxed);
         }
-        set.entries[way].store(Arc::into_raw(entry).cast_mut(), Ordering::Release);
+        slot.entry.store(Arc::into_raw(entry).cast_mut(), Ordering::Release);
         self.barrier.pass();
         if REGISTRY.rounds.load(Ordering::Relaxed) != before {
-            self.unpark(set, way);
+            self.unpark(slot);
         }
         // Last: what that destroys may put leases, too.
         if let Some(displaced) = displaced {
@@ -393,44 +511,68 @@ impl Owner {
         }
     }
 
-    /// A slot for a tag that the set does not have.
+    /// A slot for an entry whose key has none.
     #[cold]
-    fn make_room(&self, set: &Set, tag: u64) -> usize {
-        let is_free = |way: &usize| set.entries[*way].load(Ordering::Relaxed).is_null();
-        let way = (0..WAYS).find(is_free).unwrap_or_else(|| {
-            let way = self.hand.replace((self.hand.get() + 1) % WAYS);
-            Self::let_go(set, way);
-            way
+    fn make_room(&self, entry: &Entry) -> &Slot {
+        let window = &self.slots[window_of(&entry.key, entry.shared.id)];
+        let is_free = |slot: &&Slot| !is_parked(slot.entry.load(Ordering::Relaxed));
+        let slot = window.iter().find(is_free).unwrap_or_else(|| {
+            let slot = &window[self.hand.replace((self.hand.get() + 1) % WINDOW)];
+            Self::let_go(slot);
+            slot
         });
-        set.tags[way].store(tag, Relaxed);
-        way
+        for (word, of_key) in slot.key.iter().zip(entry.key.words()) {
+            word.store(of_key, Relaxed);
+        }
+        slot.cache.store(entry.shared.id as u32, Relaxed);
+        slot
     }
 
     /// Puts something out of a slot for good.
     #[cold]
-    fn let_go(set: &Set, way: usize) {
+    fn let_go(slot: &Slot) {
         let gone = {
             let book = REGISTRY.book.lock();
-            Self::empty_locked(&book, set, way).and_then(drop_idle)
+            slot.clear(&book).and_then(drop_idle)
         };
         gone.into_iter().for_each(Entry::release);
     }
 
     /// Makes way for an entry; returns what was there, if it is another reference to the same.
     #[cold]
-    fn make_way(&self, set: &Set, way: usize, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
-        if ptr::eq(set.entries[way].load(Ordering::Relaxed), Arc::as_ptr(entry)) {
-            return self.empty(set, way);
+    fn make_way(&self, slot: &Slot, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        if ptr::eq(slot.entry.load(Ordering::Relaxed), Arc::as_ptr(entry)) {
+            return self.empty(slot).entry();
         }
-        Self::let_go(set, way);
+        Self::let_go(slot);
         None
     }
 
     /// Somebody has taken back meanwhile, and may not have seen what was parked.
     #[cold]
-    fn unpark(&self, set: &Set, way: usize) {
-        if let Some(entry) = self.empty(set, way) {
+    fn unpark(&self, slot: &Slot) {
+        let entry = self.empty(slot).entry();
+        // It may be gone, and so must not be given back here by another lease.
+        slot.entry.store(ptr::null_mut(), Ordering::Relaxed);
+        if let Some(entry) = entry {
             Entry::release(entry);
+        }
+    }
+}
+
+/// What was in a slot.
+enum Emptied {
+    /// Nobody took back meanwhile.
+    Alone(Arc<Entry>),
+    /// Somebody did, or there was nothing.
+    Disturbed(Option<Arc<Entry>>),
+}
+
+impl Emptied {
+    fn entry(self) -> Option<Arc<Entry>> {
+        match self {
+            Self::Alone(entry) => Some(entry),
+            Self::Disturbed(entry) => entry,
         }
     }
 }
@@ -441,9 +583,7 @@ impl Drop for Owner {
         let mut gone = Vec::new();
         {
             let mut book = REGISTRY.book.lock();
-            for set in &self.lot.sets {
-                gone.extend((0..WAYS).filter_map(|way| Self::empty_locked(&book, set, way).and_then(drop_idle)));
-            }
+            gone.extend(self.slots.iter().filter_map(|slot| slot.clear(&book).and_then(drop_idle)));
             book.lots.retain(|lot| !Arc::ptr_eq(lot, &self.lot));
             self.lot.counts.iter().for_each(|count| Self::save_hits(&mut book, count));
         }

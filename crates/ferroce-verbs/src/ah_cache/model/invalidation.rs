@@ -1,6 +1,7 @@
 //! What is shared, parked and invalidated.
 
 use super::world::{World, infinite, peer};
+use crate::ah_cache::AhLease;
 use crate::{AddressChange, AhAttr, Gid};
 
 pub(super) fn concurrent_gets_share() {
@@ -86,4 +87,88 @@ pub(super) fn put_by_another_thread() {
         world.cache.invalidate(&AddressChange::Port { port: 1 });
     });
     world.clone().finish(vec![other, world.user(&[1]), invalidate]);
+}
+
+/// As [`put_while_it_is_invalidated`], of what the thread has got from where it had it at hand; it may keep another.
+fn given_back_while_it_is_invalidated(then: impl FnOnce(&World, AhLease) -> Option<AhLease>) {
+    let world = World::new(infinite());
+    drop(world.get(1).unwrap());
+    let lease = world.get(1).unwrap();
+    let first = lease.generation();
+    let invalidate = world.thread(move |world| {
+        world.cache.invalidate(&AddressChange::Unknown);
+        world.expect_later_than(first);
+    });
+    // The other may have come anywhere by then.
+    world.thread(|_| ()).join().unwrap();
+    let kept = then(&world, lease);
+    invalidate.join().unwrap();
+    // Unless it is the same.
+    let kept = kept.filter(|kept| kept.generation() != first);
+    assert!(!world.has(first), "a thread has it at hand");
+    world.expect_later_than(first);
+    drop(kept);
+    world.finish(Vec::new());
+}
+
+pub(super) fn given_back() {
+    given_back_while_it_is_invalidated(|_, lease| {
+        drop(lease);
+        None
+    });
+}
+
+/// Another is put before it, and gotten again.
+pub(super) fn given_back_after_another() {
+    given_back_while_it_is_invalidated(|_, lease| {
+        drop(lease.clone());
+        drop(lease);
+        None
+    });
+}
+
+/// Two, of which the slot knows both.
+pub(super) fn given_back_twice() {
+    given_back_while_it_is_invalidated(|world, lease| {
+        drop(lease.clone());
+        // Or another resolves it, and takes longer than anybody waits.
+        let more = world.get(1).ok();
+        drop(lease);
+        drop(more);
+        None
+    });
+}
+
+/// The slot has had it once more, and it was taken from there just as the thread got it.
+pub(super) fn given_back_after_it_was_taken() {
+    given_back_while_it_is_invalidated(|world, lease| {
+        drop(lease.clone());
+        let more = world.get(1).ok();
+        drop(lease);
+        more
+    });
+}
+
+/// By another thread, which has the same address at hand, or nothing.
+pub(super) fn given_back_by_another_thread() {
+    given_back_while_it_is_invalidated(|world, lease| {
+        let other = world.thread(move |world| {
+            let more = lease.clone();
+            drop(lease);
+            world.use_and_put(more);
+        });
+        other.join().unwrap();
+        None
+    });
+}
+
+/// Others have taken its slot meanwhile, one of which is at its address once it is gone.
+pub(super) fn given_back_when_others_have_its_slot() {
+    given_back_while_it_is_invalidated(|world, lease| {
+        [2, 3].into_iter().for_each(|n| drop(world.get(n)));
+        drop(lease);
+        drop(world.get(2));
+        world.cache.invalidate(&AddressChange::Unknown);
+        None
+    });
 }

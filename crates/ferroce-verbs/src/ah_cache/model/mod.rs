@@ -33,6 +33,12 @@ checked! {
     invalidation::put_while_it_is_invalidated: 3;
     invalidation::parked_in_the_place_of_another: 2;
     invalidation::put_by_another_thread: 1;
+    invalidation::given_back: 3;
+    invalidation::given_back_after_another: 2;
+    invalidation::given_back_twice: 2;
+    invalidation::given_back_after_it_was_taken: 2;
+    invalidation::given_back_by_another_thread: 1;
+    invalidation::given_back_when_others_have_its_slot: 1;
     expiry::expiry: 1;
     expiry::expiry_while_it_is_held: 2;
     expiry::expired_for_two_threads: 2;

@@ -190,6 +190,12 @@ impl World {
         self.device.0.lock().unwrap().live.len()
     }
 
+    /// Whether what was resolved so exists.
+    pub(super) fn has(&self, generation: u64) -> bool {
+        let state = self.device.0.lock().unwrap();
+        state.generations.get(&generation).is_some_and(|number| state.live.contains(number))
+    }
+
     /// A thread that lets everything expire, and looks for it.
     pub(super) fn expirer(&self) -> JoinHandle<()> {
         self.thread(|world| {
