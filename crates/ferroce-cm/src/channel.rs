@@ -63,7 +63,7 @@ struct Ready {
 }
 
 impl EventChannel {
-    /// A channel without ids. It takes no descriptor before [`Self::fd`] is called.
+    /// A channel without ids. It takes no descriptor of its own before [`Self::fd`] is called.
     ///
     /// # Errors
     ///
@@ -118,6 +118,7 @@ impl EventChannel {
         {
             reading.read();
             drop(reading);
+            self.core.relieve();
             taken = self.take()?;
         }
         Ok(match taken {
@@ -177,7 +178,7 @@ impl EventChannel {
     }
 
     fn next_until(&self, deadline: Option<Instant>) -> Result<Option<Event>> {
-        let mut others = false;
+        let mut has_read = false;
         let outcome = loop {
             match self.take()? {
                 Taken::Event(event) => break Some(event),
@@ -185,8 +186,9 @@ impl EventChannel {
                 Taken::Nothing => {}
             }
             if let Some(reading) = self.core.lender().and_then(Lender::take_over) {
-                others = self.core.poll(&reading, deadline);
+                self.core.poll(&reading, deadline);
                 drop(reading);
+                has_read = true;
                 if deadline.is_some_and(|deadline| deadline <= Instant::now())
                     && !self.core.ready.lock().has_something()
                 {
@@ -211,9 +213,8 @@ impl EventChannel {
                 break None;
             }
         };
-        if others {
-            // Somebody who sleeps reads the lender's events in the place of this thread.
-            self.core.available.notify_one();
+        if has_read {
+            self.core.relieve();
         }
         Ok(outcome)
     }
@@ -222,7 +223,7 @@ impl EventChannel {
     /// its task is not woken any more.
     ///
     /// Its waker is called with no lock of this crate held, by whoever brings the event; mostly the thread that makes progress for the
-    /// device, which an executor that polls in the waker holds up.
+    /// device or reads the kernel's events, which an executor that polls in the waker holds up.
     pub fn next_async(&self) -> NextEvent<'_> {
         NextEvent { channel: self, number: None }
     }
@@ -300,23 +301,25 @@ impl ChannelCore {
         }
     }
 
-    /// Waits for the lender's events, or the channel's, and gives those to their ids. Returns whether others sleep.
-    fn poll(&self, reading: &Reading<'_>, deadline: Option<Instant>) -> bool {
+    /// Waits for the lender's events, or the channel's, and gives those to their ids.
+    fn poll(&self, reading: &Reading<'_>, deadline: Option<Instant>) {
         {
             let mut ready = self.ready.lock();
             if ready.has_something() {
-                return ready.sleepers != 0;
+                return;
             }
             ready.polls = true;
         }
         reading.wait(deadline);
-        let others = {
-            let mut ready = self.ready.lock();
-            ready.polls = false;
-            ready.sleepers != 0
-        };
+        self.ready.lock().polls = false;
         reading.read();
-        others
+    }
+
+    /// A reader that has read the lender's events goes: one that sleeps does it in its place.
+    fn relieve(&self) {
+        if self.ready.lock().sleepers != 0 {
+            self.available.notify_one();
+        }
     }
 
     fn ring_reader(&self) {

@@ -5,8 +5,9 @@ use ferroce_verbs::{Context, DeviceInfo, Error, Result};
 
 /// The software device of this machine's network namespace.
 ///
-/// What a completion says has been sent leaves, though its context be closed or the process end at once: the last reference to a context
-/// waits for up to a second for a network interface that takes nothing, and so does the end of a process that leaves one open.
+/// What a completion says has been sent leaves, though its context be closed or the process end (`exit`) at once: the last reference to a
+/// context waits for up to a second for a network interface that takes nothing, and so does the end of a process that leaves some open. A
+/// capture is written to its end; if its file is a pipe that nobody reads, that takes as long as nobody does.
 #[derive(Clone, Debug, Default)]
 pub struct SoftDevice {
     config: SoftConfig,

@@ -184,11 +184,8 @@ impl RdmaCm for CmFile {
     }
 
     fn wait(&self, other: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
-        let timeout = timeout.map(|timeout| {
-            // Rounded up, or it would return too early and the caller come back.
-            let rest = if timeout.is_zero() { timeout } else { timeout.saturating_add(Duration::from_millis(1)) };
-            Timespec::try_from(rest).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
-        });
+        let an_hour = Timespec { tv_sec: 3600, tv_nsec: 0 };
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(an_hour));
         let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
         // Interrupted is as good as woken.
         let _ = poll(&mut fds, timeout.as_ref());

@@ -1,8 +1,9 @@
 //! The kernel's connection manager behind ids: the user-space half of rdma_cm.
 //!
 //! One manager has one open file. Its thread, or a reader that would sleep otherwise ([`watch`]), does nothing but read events and give them to
-//! their ids, which process them in whatever thread reads their channel, as they do with the native protocol's. So channels, migration and destruction are the same code for both, the kernel's
-//! queue is never long, and nobody waits for anybody: an event counts as read once it is, and not when a user is done with it.
+//! their ids, which process them in whatever thread reads their channel, as they do with the native protocol's. So channels, migration and
+//! destruction are the same code for both, the kernel's queue is never long, and nobody waits for anybody: an event counts as read once it is,
+//! and not when a user is done with it.
 //!
 //! [`KernelId`] is the kernel's id. Whoever is about to name it in a command holds it, and the last one destroys it, because the kernel
 //! uses numbers again at once.
@@ -222,8 +223,19 @@ impl KernelManager {
         [first, alarm].into_iter().flatten().min()
     }
 
-    /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
+    /// What the manager's thread does again and again: [`Self::read`], and if that cannot be done for good, all who wait are told.
     pub(crate) fn turn(self: &Arc<Self>) -> io::Result<Turn> {
+        let turn = self.read();
+        if let Err(error) = &turn
+            && !is_for_now(error)
+        {
+            self.tell_all(error);
+        }
+        turn
+    }
+
+    /// Reads what there is, and tells who has waited too long. Whoever waits for more need not wake before what is returned.
+    fn read(self: &Arc<Self>) -> io::Result<Turn> {
         #[cfg(test)]
         let _one = self.one_at_a_time();
         let mut read = 0;
@@ -250,12 +262,9 @@ impl KernelManager {
         };
         drop(Later::wake(due));
         let wake_at = [wake_at, alarm_at].into_iter().flatten().min();
-        match &outcome {
-            Ok(()) => self.unreadable.store(false, Ordering::Relaxed),
-            Err(error) if is_for_now(error) => {}
-            Err(error) => self.tell_all(error),
-        }
-        outcome.map(|()| Turn { more: read == BATCH, wake_at })
+        outcome?;
+        self.unreadable.store(false, Ordering::Relaxed);
+        Ok(Turn { more: read == BATCH, wake_at })
     }
 
     /// Whether readers read events themselves.

@@ -16,7 +16,7 @@ pub(super) struct Table {
     /// The one that was vacated first is used first.
     free: VecDeque<u32>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// When the thread wakes by itself, at the latest.
+    /// When whoever reads events wakes by itself, at the latest.
     wakes_at: Option<Instant>,
     /// Entries of ids.
     ids: usize,
@@ -190,7 +190,7 @@ impl Table {
         }
     }
 
-    /// Sets an id's deadline; whether the thread sleeps longer than that.
+    /// Sets an id's deadline; whether who reads events sleeps longer than that.
     pub(super) fn set_deadline(&mut self, uid: u64, at: Instant) -> bool {
         self.clear_deadline(uid);
         let Some((_, Slot { entry: Entry::Live { deadline, .. }, .. })) = self.slot(uid) else { return false };

@@ -18,7 +18,7 @@ use std::time::Instant;
 #[cfg(not(test))]
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 /// Looks at a reader that stays, after which the thread sleeps until that goes.
-const LOOKS: u32 = if cfg!(test) { 1 } else { 20 };
+const LOOKS: u32 = if cfg!(test) { 1 } else { 3 };
 
 /// A descriptor that wakes whoever polls it.
 struct Alarm(OwnedFd);
@@ -194,8 +194,8 @@ impl Watch {
     /// The reader goes.
     fn give_back(&self) {
         let mut state = self.state.lock();
-        state.keeper = Keeper::Nobody;
-        if state.dozes {
+        state.keeper = if state.lends { Keeper::Nobody } else { Keeper::Thread };
+        if state.dozes || !state.lends {
             self.changed.notify_all();
         }
     }
@@ -258,8 +258,9 @@ impl Reading<'_> {
     /// Gives events that there are to their ids.
     pub(crate) fn read(&self) {
         let Some(manager) = self.manager() else { return };
-        if manager.turn().is_err() {
-            // The thread tries again, and says so.
+        if manager.read().is_err() {
+            // The kernel refuses a thread that has not the credentials with which the file was opened (`ib_safe_file_access`). The manager's
+            // thread has; if it fails, too, it says so.
             self.0.watch.forbid();
         }
     }

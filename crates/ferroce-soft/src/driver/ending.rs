@@ -5,20 +5,18 @@
 //! gave up the last reference only then.
 #![allow(unsafe_code)]
 
-use super::port::Port;
+use super::port::{Port, SETTLE};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
+use std::time::Instant;
 
+/// Those of a parent process, too, in a child that `fork` made: they are not the child's to settle.
 static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
-/// Who has called `atexit`: a child that `fork` made has the handler too, and nothing of its own to settle.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The process does not end before [`Port::settle`] was called for this port.
 pub(super) fn settles(port: &Arc<Port>) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the function takes nothing, unwinds into nobody (it would abort), and uses what outlives every call of it: statics,
         // and ports that it holds references to. A library that is unloaded takes its handlers with it (atexit(3), NOTES).
         if unsafe { libc::atexit(at_exit) } != 0 {
@@ -31,11 +29,10 @@ pub(super) fn settles(port: &Arc<Port>) {
 }
 
 extern "C" fn at_exit() {
-    if PROCESS.load(Ordering::Relaxed) != std::process::id() {
-        return;
-    }
-    let ports = std::mem::take(&mut *PORTS.lock());
+    let until = Instant::now() + SETTLE;
+    // In time, though somebody calls `exit` in a handler of signals, in the middle of anything.
+    let Some(ports) = PORTS.try_lock_until(until).map(|mut ports| std::mem::take(&mut *ports)) else { return };
     for port in ports.iter().filter_map(Weak::upgrade) {
-        port.settle();
+        port.settle(until);
     }
 }

@@ -63,6 +63,8 @@ pub(crate) enum Who {
 
 /// The links of one context and what its threads share.
 pub(crate) struct Port {
+    /// Who opened it.
+    process: u32,
     pub(super) link: LinkMode,
     pub(super) membership: Arc<Membership>,
     pub(super) shm_tx: ShmSender,
@@ -209,8 +211,8 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the socket of a process that was killed may outlive its slot.
 const DYING: Duration = Duration::from_millis(500);
 
-/// How long a context that is closed waits for a network interface that takes nothing.
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long a context that is closed, or a process that ends, waits for a network interface that takes nothing.
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
 /// How long to wait for the end of a copy of the socket that is to be closed.
 const COPIED: Duration = Duration::from_secs(2);
@@ -268,6 +270,7 @@ impl Port {
         let rx = Mutex::new(Rx::new(receiver));
         let udp_tx = udp.sender();
         Ok(Self {
+            process: std::process::id(),
             link: config.link,
             membership,
             shm_tx,
@@ -372,18 +375,23 @@ impl Port {
     /// Sends what waits for room in the socket, and writes what was captured, and no more: the process may end before this does. Whose
     /// work request is complete has been told that it left, and there is nobody else who could send it (UC and UD).
     ///
-    /// Blocks until the socket has taken everything, for [`SETTLE`] at most, and as the capture's file does.
-    pub(crate) fn settle(&self) {
-        let until = Instant::now() + SETTLE;
-
+    /// Blocks until the socket has taken everything, and as the capture's file does; for what others do meanwhile, until `until`. What a
+    /// thread is just sending that nobody waits for may come too late.
+    pub(crate) fn settle(&self, until: Instant) {
+        if self.process != std::process::id() {
+            // A copy that `fork` has made: all of it is the parent's to send and to write.
+            return;
+        }
+        // Whoever makes progress has told of completions before their packets left.
+        drop(self.rx.try_lock_until(until));
         loop {
-            self.udp_tx.batch().drain();
+            self.udp_tx.batch().drain_until(until);
             if !self.udp_tx.is_blocked() {
                 break;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::warn!("packets that were sent are lost: the network interface takes none");
+                tracing::warn!("packets that were sent are lost: the network interface has not taken them in time");
                 break;
             }
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -391,7 +399,7 @@ impl Port {
             let _ = poll(&mut [PollFd::new(&self.udp.as_fd(), PollFlags::OUT)], Some(&timeout));
         }
         if let Some(capture) = &self.capture
-            && let Err(error) = capture.finish()
+            && let Err(error) = capture.finish_until(until)
         {
             tracing::warn!(%error, "the capture is incomplete");
         }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferroce_wire::capture::{PCAP_RECORD_LEN, pcap_header, pcap_record};
 use ferroce_wire::{Flow, FrameMeta, ethernet_frame};
@@ -190,6 +190,21 @@ impl Capture {
         self.writer.shared.finish()
     }
 
+    /// The same at the end of a process, which may be in the middle of recording or writing: waits for that until `until`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`flush`](Self::flush); and if that is not over at `until`, when nothing more is written.
+    pub fn finish_until(&self, until: Instant) -> io::Result<()> {
+        let shared = &self.writer.shared;
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "somebody was still recording, or writing to the file");
+        let mut sink = shared.sink.try_lock_until(until).ok_or_else(late)?;
+        let mut buffer = shared.buffer.try_lock_until(until).ok_or_else(late)?;
+        std::mem::swap(&mut sink.spare, &mut buffer.bytes);
+        drop(buffer);
+        sink.end()
+    }
+
     /// Packets recorded.
     #[must_use]
     pub fn recorded(&self) -> u64 {
@@ -222,19 +237,28 @@ impl Shared {
 
     fn finish(&self) -> io::Result<()> {
         let mut sink = self.sink.lock();
-        let written = self.write_to(&mut sink);
-        // Closes the file, under the lock: nothing is being written when this returns.
-        sink.out = Box::new(io::sink());
-        written
+        std::mem::swap(&mut sink.spare, &mut self.buffer.lock().bytes);
+        sink.end()
     }
 
     fn write_out(&self) -> io::Result<()> {
-        self.write_to(&mut self.sink.lock())
+        let mut sink = self.sink.lock();
+        std::mem::swap(&mut sink.spare, &mut self.buffer.lock().bytes);
+        sink.write()
+    }
+}
+
+impl Sink {
+    /// Writes what has been swapped for the spare buffer, and nothing more ever after. Closes the file under the lock: nothing is being
+    /// written when this returns.
+    fn end(&mut self) -> io::Result<()> {
+        let written = self.write();
+        self.out = Box::new(io::sink());
+        written
     }
 
-    fn write_to(&self, sink: &mut Sink) -> io::Result<()> {
-        let Sink { out, spare, failed } = sink;
-        std::mem::swap(spare, &mut self.buffer.lock().bytes);
+    fn write(&mut self) -> io::Result<()> {
+        let Self { out, spare, failed } = self;
         if failed.is_none()
             && !spare.is_empty()
             && let Err(e) = out.write_all(spare).and_then(|()| out.flush())

@@ -7,6 +7,7 @@ use ferroce_abi::rdma_cm::{Addresses, CmEvent, CmEventParam, ConnParam, QpAttr, 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shuttle::rand::RngCore;
 use shuttle::sync::atomic::AtomicUsize;
+use shuttle::thread::ThreadId;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +42,8 @@ struct State {
     is_elsewhere: bool,
     /// Events cannot be read.
     is_unreadable: bool,
+    /// Nor by others.
+    reader: Option<ThreadId>,
     /// What the peer was told, in order.
     told: Vec<Told>,
     /// Memberships of groups.
@@ -128,6 +131,11 @@ impl Kernel {
     /// Ids that there are.
     pub(super) fn ids(&self) -> usize {
         self.state().ids.len()
+    }
+
+    /// Others than this thread may not read events.
+    pub(super) fn serve_only(&self, thread: ThreadId) {
+        self.pass().reader = Some(thread);
     }
 
     /// Whether anybody else has it.
@@ -389,7 +397,8 @@ impl RdmaCm for Kernel {
 
     fn next_event(&self) -> io::Result<Option<CmEvent>> {
         let mut state = self.pass();
-        if state.is_unreadable {
+        let may_read = state.reader.is_none_or(|reader| reader == shuttle::thread::current().id());
+        if state.is_unreadable || !may_read {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let Some(queued) = state.queue.pop_front() else { return Ok(None) };

@@ -69,6 +69,42 @@ fn events_come_to_whoever_reads_in_whatever_way() {
     sample(500, one_reader::<2>);
 }
 
+/// A reader is away, and the thread has not filled in: who looks reads the kernel's file.
+fn looks() {
+    let watch = Arc::new(Watch::new().unwrap());
+    let world = World::with(Some(watch.clone()));
+    let id = world.id();
+    id.resolve_addr(None, THERE).unwrap();
+    // It takes over; there is no thread that could fill in.
+    assert!(matches!(world.channel.next().unwrap().unwrap().into_parts().1, EventKind::AddrResolved));
+    let resolver = {
+        let id = id.clone();
+        thread::spawn(move || id.resolve_route().unwrap())
+    };
+    assert!(matches!(next(&world.channel, 2), EventKind::RouteResolved));
+    join(vec![resolver]);
+    drop(id);
+    world.finish();
+}
+
+#[test]
+fn who_looks_reads() {
+    sample(100, looks);
+}
+
+/// The kernel refuses a thread that has other credentials than the one that has opened its file: the manager's thread reads.
+fn refused() {
+    let (world, thread) = world();
+    world.kernel.serve_only(thread.thread().id());
+    drop(connect(&world, 0));
+    end(world, thread);
+}
+
+#[test]
+fn a_reader_that_the_kernel_refuses_hurts_nobody() {
+    sample(1000, refused);
+}
+
 /// The peer ends a connection, and all readers that there are see what comes in order, whoever reads the kernel's file.
 fn two_readers() {
     let (world, thread) = world();

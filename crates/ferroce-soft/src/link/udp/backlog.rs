@@ -7,6 +7,7 @@ use super::tx::Group;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Most bytes that wait; more are lost, as in a device's queue. A turn of each of a dozen threads.
 const MAX_BYTES: usize = 4 << 20;
@@ -54,8 +55,18 @@ impl Backlog {
     }
 
     /// Has `send` send what waits, until there is no room again, which it says by returning false. Nobody else sends meanwhile.
-    pub(super) fn drain(&self, mut send: impl FnMut(&Group, &mut [u8]) -> bool) {
-        let mut waiting = self.waiting.lock();
+    pub(super) fn drain(&self, send: impl FnMut(&Group, &mut [u8]) -> bool) {
+        self.send_all(&mut self.waiting.lock(), send);
+    }
+
+    /// The same, unless others are at it until `until`.
+    pub(super) fn drain_until(&self, until: Instant, send: impl FnMut(&Group, &mut [u8]) -> bool) {
+        if let Some(mut waiting) = self.waiting.try_lock_until(until) {
+            self.send_all(&mut waiting, send);
+        }
+    }
+
+    fn send_all(&self, waiting: &mut Waiting, mut send: impl FnMut(&Group, &mut [u8]) -> bool) {
         while let Some((group, bytes)) = waiting.batches.front_mut() {
             if !send(group, bytes) {
                 return;

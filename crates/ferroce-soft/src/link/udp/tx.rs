@@ -315,12 +315,21 @@ impl TxBatch {
 
     /// Sends what waits for room in the socket, as far as there is any. Does not block.
     pub fn drain(&mut self) {
-        if !self.shared.tx.backlog.is_blocked() {
-            return;
-        }
         let shared = self.shared.clone();
-        shared.tx.backlog.drain(|group, bytes| self.send_groups(std::slice::from_ref(group), bytes) == 1);
-        self.count();
+        if shared.tx.backlog.is_blocked() {
+            shared.tx.backlog.drain(|group, bytes| self.send_groups(std::slice::from_ref(group), bytes) == 1);
+            self.count();
+        }
+    }
+
+    /// The same at the end of a process, which may be in the middle of anything: does nothing if that is not over at `until`.
+    pub fn drain_until(&mut self, until: Instant) {
+        let shared = self.shared.clone();
+        if shared.tx.backlog.is_blocked() {
+            let send = |group: &Group, bytes: &mut [u8]| self.send_groups(std::slice::from_ref(group), bytes) == 1;
+            shared.tx.backlog.drain_until(until, send);
+            self.count();
+        }
     }
 
     fn transmit(&mut self) {
