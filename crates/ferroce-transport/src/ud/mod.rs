@@ -11,7 +11,8 @@
 //!   direction. Nothing is to be agreed on, and closing one does not end the other. (UCX joins the two into one. Which of several belong
 //!   together is then a guess of both ends, from the order in which packets come: its reports 6040, 2453, 892, 544, 953 and 1005.)
 //! - *Loss.* Acknowledgements say what came out of order (selective acknowledgement). What three later packets overtook is lost; a
-//!   timer, with backoff, finds out the rest. Losses shrink the congestion window by three tenths, once for each round trip.
+//!   timer, with backoff, finds out the rest. Losses shrink the congestion window by three tenths, once for each round trip; otherwise it
+//!   grows by an eighth, so that single losses, which say nothing about congestion, leave enough in flight.
 //! - *End.* An endpoint that its owner closes delivers what was sent before, says FIN in sequence, and is gone once that is acknowledged,
 //!   or after [`Config::linger`]. The address handle that leads to the peer is needed until [`Event::Gone`].
 //! - *Identity.* Peers are told apart by GID and queue pair number, never by an address handle or a link-layer address.
