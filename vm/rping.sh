@@ -6,6 +6,7 @@ said=$(mktemp)
 trap 'cat "$said"; rm "$said"; exit 143' TERM
 rping "$@" >"$said" 2>&1
 status=$?
+trap - TERM
 cat "$said"
 if [ $status = 255 ] && grep -q '^rdma_get_cm_event: Bad file descriptor$' "$said"; then
   # 10 is DISCONNECTED: a server, whose clients are through.

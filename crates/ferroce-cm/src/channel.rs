@@ -178,21 +178,21 @@ impl EventChannel {
     }
 
     fn next_until(&self, deadline: Option<Instant>) -> Result<Option<Event>> {
-        let mut has_read = false;
-        let outcome = loop {
+        loop {
             match self.take()? {
-                Taken::Event(event) => break Some(event),
-                Taken::Interrupt => break None,
+                Taken::Event(event) => return Ok(Some(event)),
+                Taken::Interrupt => return Ok(None),
                 Taken::Nothing => {}
             }
             if let Some(reading) = self.core.lender().and_then(Lender::take_over) {
                 self.core.poll(&reading, deadline);
                 drop(reading);
-                has_read = true;
-                if deadline.is_some_and(|deadline| deadline <= Instant::now())
-                    && !self.core.ready.lock().has_something()
-                {
-                    break None;
+                let goes = self.core.ready.lock().has_something();
+                if goes {
+                    self.core.relieve();
+                }
+                if !goes && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    return Ok(None);
                 }
                 continue;
             }
@@ -210,13 +210,9 @@ impl EventChannel {
             };
             ready.sleepers -= 1;
             if timed_out && !ready.has_something() {
-                break None;
+                return Ok(None);
             }
-        };
-        if has_read {
-            self.core.relieve();
         }
-        Ok(outcome)
     }
 
     /// The next event, as a future; `None` if [`Self::wake`] was called. It may be dropped at any time; no event is lost, and
@@ -315,7 +311,8 @@ impl ChannelCore {
         reading.read();
     }
 
-    /// A reader that has read the lender's events goes: one that sleeps does it in its place.
+    /// A reader that has read the lender's events goes: one that sleeps does it in its place. If that goes to sleep only now, the manager's
+    /// thread fills in.
     fn relieve(&self) {
         if self.ready.lock().sleepers != 0 {
             self.available.notify_one();

@@ -7,7 +7,8 @@ use ferroce_verbs::{Context, DeviceInfo, Error, Result};
 ///
 /// What a completion says has been sent leaves, though its context be closed or the process end (`exit`) at once: the last reference to a
 /// context waits for up to a second for a network interface that takes nothing, and so does the end of a process that leaves some open. A
-/// capture is written to its end; if its file is a pipe that nobody reads, that takes as long as nobody does.
+/// capture is written to its end, which takes as long as its file takes; at the end of a process another thread that is just writing is
+/// waited for no longer than a second.
 #[derive(Clone, Debug, Default)]
 pub struct SoftDevice {
     config: SoftConfig,

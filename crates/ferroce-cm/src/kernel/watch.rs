@@ -260,7 +260,7 @@ impl Reading<'_> {
         let Some(manager) = self.manager() else { return };
         if manager.read().is_err() {
             // The kernel refuses a thread that has not the credentials with which the file was opened (`ib_safe_file_access`). The manager's
-            // thread has; if it fails, too, it says so.
+            // thread has; if it fails, too, it says so. It is also the one that pauses before it tries again.
             self.0.watch.forbid();
         }
     }

@@ -17,5 +17,5 @@ mod thread;
 mod tx;
 mod watched;
 
-pub(crate) use port::{Kick, OpenError, Port, SETTLE};
+pub(crate) use port::{Kick, OpenError, Port};
 pub(crate) use thread::start;

@@ -212,7 +212,9 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const DYING: Duration = Duration::from_millis(500);
 
 /// How long a context that is closed, or a process that ends, waits for a network interface that takes nothing.
-pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+pub(super) const SETTLE: Duration = Duration::from_secs(1);
+/// What is said then.
+pub(super) const LATE: &str = "the network interface has not taken them in time";
 
 /// How long to wait for the end of a copy of the socket that is to be closed.
 const COPIED: Duration = Duration::from_secs(2);
@@ -372,36 +374,49 @@ impl Port {
         counters
     }
 
-    /// Sends what waits for room in the socket, and writes what was captured, and no more: the process may end before this does. Whose
-    /// work request is complete has been told that it left, and there is nobody else who could send it (UC and UD).
+    /// The context is closed, and the process may end before the thread does anything more: sends what waits for room in the socket, and writes
+    /// what was captured, and no more. Whose work request is complete has been told that it left, and there is nobody else who could send it
+    /// (UC and UD).
     ///
-    /// Blocks until the socket has taken everything, and as the capture's file does; for what others do meanwhile, until `until`. What a
-    /// thread is just sending that nobody waits for may come too late.
-    pub(crate) fn settle(&self, until: Instant) {
-        if self.process != std::process::id() {
-            // A copy that `fork` has made: all of it is the parent's to send and to write.
+    /// Blocks until the socket has taken everything, for [`SETTLE`] at most, and as the capture's file does.
+    pub(crate) fn settle(&self) {
+        if self.is_inherited() {
             return;
         }
-        // Whoever makes progress has told of completions before their packets left.
+        if !self.send_waiting(Instant::now() + SETTLE) {
+            tracing::warn!("packets that were sent are lost: {LATE}");
+        }
+        if let Some(capture) = &self.capture
+            && let Err(error) = capture.finish()
+        {
+            tracing::warn!(%error, "the capture is incomplete");
+        }
+    }
+
+    /// A copy that `fork` has made: all of it is the parent's to send and to write.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Waits until nobody makes progress: who does has told of completions before their packets left.
+    pub(super) fn await_round(&self, until: Instant) {
         drop(self.rx.try_lock_until(until));
+    }
+
+    /// Sends what waits for room in the socket; false if it has not had enough of that until `until`.
+    pub(super) fn send_waiting(&self, until: Instant) -> bool {
         loop {
             self.udp_tx.batch().drain_until(until);
             if !self.udp_tx.is_blocked() {
-                break;
+                return true;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::warn!("packets that were sent are lost: the network interface has not taken them in time");
-                break;
+                return false;
             }
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             // Interrupted, or not: it is tried again.
             let _ = poll(&mut [PollFd::new(&self.udp.as_fd(), PollFlags::OUT)], Some(&timeout));
-        }
-        if let Some(capture) = &self.capture
-            && let Err(error) = capture.finish_until(until)
-        {
-            tracing::warn!(%error, "the capture is incomplete");
         }
     }
 

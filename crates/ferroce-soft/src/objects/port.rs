@@ -6,7 +6,6 @@ use ferroce_verbs::{AddressWatcher, Error, Gid, GidEntry, LinkLayer, MAD_LEN, Re
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// What a context sends and receives through: this machine's links, or a network that exists only in memory.
 pub(super) enum ContextPort {
@@ -205,7 +204,7 @@ impl ContextPort {
         match self {
             // The thread goes by itself, and the links with it: the end of the process may come first.
             Self::Host(port) => {
-                port.settle(Instant::now() + driver::SETTLE);
+                port.settle();
                 port.kick.stop();
             }
             Self::Memory(port) => port.detach(),

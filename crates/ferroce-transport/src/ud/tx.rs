@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 /// A packet counts as lost once so many that were sent after it have arrived.
 const REORDERING: u64 = 3;
 /// Packets that may go by without one that asks for an acknowledgement.
-const ASK_EVERY: u32 = 16;
+const ASK_EVERY: u8 = 16;
 /// Of how many packets that arrived the window grows by one, at least, once it does not grow fast any more: what a loss took away is back after
 /// three round trips. One packet for each round trip would make up for it only after as many round trips as packets were taken away: where
 /// one packet in a hundred is lost for other reasons than congestion, no more than seventeen would be in flight. Of a queue that overflows
-/// this loses a few packets in a hundred.
+/// this loses a few packets in a hundred. Senders that lose together keep the proportion of their windows: fairness among them is given up.
 const GROW_EVERY: u32 = 8;
 /// Packets that are gathered while others are in flight, to be sent together.
 const GATHER: usize = 16;
@@ -45,6 +45,9 @@ pub(super) struct TxWindow {
     /// How many of `packets` were sent at least once.
     begun: usize,
     in_flight: u32,
+    /// The most that were in flight in the last round trip, and in this one, which is over once so many have arrived.
+    most: [u16; 2],
+    round: u16,
     /// How many of `packets` are to be sent again.
     lost: u32,
     /// How many packets were ever sent.
@@ -57,10 +60,10 @@ pub(super) struct TxWindow {
     cut_before: u64,
     rtt: Option<Rtt>,
     /// Timeouts since something was acknowledged.
-    backoff: u32,
+    backoff: u8,
     /// When the retransmission timer fires.
     rto_at: Option<Nanos>,
-    unasked: u32,
+    unasked: u8,
     /// The packet before this PSN asks for an acknowledgement, or one was asked for in its place.
     asked: u32,
     retransmissions: u64,
@@ -89,6 +92,8 @@ impl TxWindow {
             packets: VecDeque::new(),
             begun: 0,
             in_flight: 0,
+            most: [0; 2],
+            round: 0,
             lost: 0,
             order: 0,
             window: FIRST_WINDOW * ONE,
@@ -178,6 +183,7 @@ impl TxWindow {
         }
         self.order += 1;
         self.in_flight += 1;
+        self.most[1] = self.most[1].max(self.in_flight as u16);
         self.unasked += 1;
         // The last that may be sent before an answer has to ask for one; the last for now can wait for the peer to say what arrived.
         let full = self.in_flight >= self.window / ONE;
@@ -240,7 +246,16 @@ impl TxWindow {
         }
         if arrived != 0 {
             self.backoff = 0;
-            self.grow(arrived);
+            self.round = self.round.saturating_sub(arrived as u16);
+            if self.round == 0 {
+                self.most = [self.most[1], self.in_flight as u16];
+                self.round = self.in_flight as u16;
+            }
+            // A window that is not used says nothing of what the path takes (RFC 7661).
+            let used = self.most[0].max(self.most[1]);
+            if 2 * u32::from(used) >= self.window / ONE {
+                self.grow(arrived);
+            }
         }
         self.find_losses(newest);
         if arrived != 0 || self.in_flight == 0 {
@@ -309,7 +324,7 @@ impl TxWindow {
         if self.rto_at.is_none_or(|at| at > now) {
             return;
         }
-        self.backoff += 1;
+        self.backoff = self.backoff.saturating_add(1);
         self.rto_at = None;
         for packet in self.packets.iter_mut().take(self.begun) {
             if matches!(packet.fate, Fate::Sent { .. }) {
@@ -444,6 +459,32 @@ mod tests {
             assert!(arrived >= room * 3 / 4, "{arrived} packets of {room}");
             assert!(sent <= room * 21 / 20, "{sent} packets where there is room for {room}");
         }
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        let (mut tx, mut rx) = (TxWindow::new(), RxWindow::default());
+        let grown = |tx: &mut TxWindow, rx: &mut RxWindow, rounds: std::ops::Range<Nanos>, most: usize| {
+            for round in rounds {
+                for _ in 0..most {
+                    if tx.has_room() {
+                        tx.push(Kind::Data { am: 0 }, vec![]);
+                    }
+                }
+                let sent = drain(tx, round * MS);
+                for (psn, at) in sent.into_iter().zip(0..) {
+                    // One is lost, early on.
+                    if (round, at) != (3, 0) {
+                        rx.receive(round * MS, (psn, Kind::Data { am: 0 }, false), usize::MAX, &[], |_, _| {});
+                    }
+                }
+                assert!(tx.acknowledge(round * MS + MS, rx.expected(), &rx.sack()));
+            }
+            tx.window / ONE
+        };
+        let used = grown(&mut tx, &mut rx, 0..10, 1000);
+        let later = grown(&mut tx, &mut rx, 10..1000, 4);
+        assert!(used >= 20 && later < 2 * used, "{used} packets, and {later} without any use of them");
     }
 
     #[test]

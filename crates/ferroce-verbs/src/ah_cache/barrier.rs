@@ -43,6 +43,34 @@ impl LightBarrier {
 /// closed. Then nothing is known of what other threads have written.
 #[must_use]
 pub(super) fn heavy_barrier() -> bool {
+    #[cfg(test)]
+    if refused::now() {
+        return false;
+    }
     fence(Ordering::SeqCst);
-    !is_asymmetric() || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+    // It may have no memory for a moment (`ENOMEM`): what is refused counts as refused for ever.
+    !is_asymmetric() || (0..TRIES).any(|_| membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+}
+
+/// How often the kernel is asked.
+const TRIES: u32 = 100;
+
+/// In a model the kernel refuses the barrier when the model says so.
+#[cfg(test)]
+pub(super) mod refused {
+    use crate::sync::atomic::AtomicBool;
+    use crate::sync::global;
+    use std::sync::atomic::Ordering;
+
+    global! {
+        static REFUSED: AtomicBool = AtomicBool::new(false);
+    }
+
+    pub(crate) fn from_now_on() {
+        REFUSED.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn now() -> bool {
+        REFUSED.load(Ordering::Relaxed)
+    }
 }

@@ -60,7 +60,8 @@ impl Key {
     /// Where among a thread's few slots the address is looked for first, as a part of all: zero is the beginning, 2^32 the end. Addresses that
     /// follow one another, as those of a cluster do, are spread evenly: hardly any gets into another's way, where at random many would.
     /// It costs little, and may be guessed by anybody: who chooses addresses that share a place can have them, and what else
-    /// is there, looked for in the table, whose hash nobody can guess.
+    /// is there, looked for in the table, whose hash nobody can guess. Each put of one that takes another's place takes the lock of the book
+    /// of this process, too.
     #[inline]
     pub(super) fn place(&self, cache: u64) -> u32 {
         let Self([high, low, route, small, pd]) = *self;

@@ -20,9 +20,9 @@
 //! # Why a parked lease has one owner
 //!
 //! A slot is filled by its thread alone, and emptied by its thread or by whoever takes back. The latter, one at a time, make `rounds`
-//! odd, pass the heavy barrier, empty slots, and make `rounds` even again. The thread empties its slot with a plain store, passes the
+//! odd, pass the heavy barrier, empty slots, and make `rounds` even again. The thread takes its lease with a plain store, passes the
 //! light barrier, and looks whether `rounds` is still even and what it was. If so, nobody who took back before can have the lease, since
-//! the thread saw all that they did; and whoever takes back after finds the slot empty, by the barriers. If `rounds` has changed, the
+//! the thread saw all that they did; and whoever takes back after finds no reference in the slot, by the barriers. If `rounds` has changed, the
 //! thread waits for them and looks whether they emptied the slot: `taken` counts that, and as only the thread itself could have filled
 //! it again, what was taken is what it saw. If it was odd to begin with, the thread waits first.
 //!
@@ -32,13 +32,13 @@
 //! # Why a put need not look at the entry
 //!
 //! A slot whose lease its thread has taken says which entry that is: it is *lent*. Whoever takes back erases that, too, and so does a
-//! thread that finds that `rounds` has changed. So what a slot says it has lent is not gone, or somebody will take it back: as with what is
-//! parked, for which a get does not look at the mark either. A lease knows its slot. If that still says that it has lent this entry, it
+//! thread that finds that `rounds` has changed. So while there is a lease of what a slot says it has lent, that is not gone, or somebody will
+//! take it back: as with what is parked, for which a get does not look at the mark either. A lease knows its slot. If that still says that it has lent this entry, it
 //! has the entry's key: while there is the lease, no other entry lies at that address, and it was that entry's slot when it was lent. If it
 //! does not, or belongs to another thread, the put looks at the entry as for any other lease.
 //!
-//! Once the kernel has refused the barrier, nobody can take back any more. `rounds` stays odd then, for good: nothing is parked, and
-//! what is goes when its thread gets it, under the lock, and sees that it is gone.
+//! Once the kernel has refused the barrier, nobody can take back any more. `rounds` stays odd then, for good: nothing is parked any more, and
+//! what is goes when its thread gets it, under the lock, and sees that it is gone, or ends.
 #![allow(unsafe_code)]
 
 use super::barrier::{LightBarrier, heavy_barrier};
@@ -49,6 +49,7 @@ use crate::sync::{Mutex, global, thread_local};
 use crate::{AhAttr, Pd};
 use hashbrown::HashMap;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -158,10 +159,16 @@ impl Slot {
         u64::from(self.cache.load(Relaxed)) == cache
     }
 
-    /// Takes the reference that it has, whoever asks. Its thread does not take it for its own: see above.
-    fn clear(&self, _book: &Book) -> Option<Arc<Entry>> {
+    /// Takes the reference that it has.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slot's thread, or in a round whose heavy barrier has been passed, and counts in `taken` what it took: else the
+    /// slot's thread, which needs no lock, might take the same reference.
+    unsafe fn clear(&self, _book: &Book) -> Option<Arc<Entry>> {
         let entry = self.entry.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: it was in the slot, which had a strong reference, and under the lock nobody else takes it.
+        // SAFETY: it was in the slot, which had a strong reference. Under the lock nobody else takes back, and the caller answers for the
+        // slot's thread.
         is_parked(entry).then(|| unsafe { Arc::from_raw(entry) })
     }
 }
@@ -220,11 +227,10 @@ pub(super) fn get(shared: &Shared, pd: &Pd, attr: &AhAttr) -> Option<AhLease> {
 /// Lets go of a lease: keeps it at hand if it may.
 #[inline]
 pub(super) fn put(entry: Arc<Entry>, origin: Origin) {
-    if origin != Origin::ELSEWHERE && OWNER.try_with(|owner| owner.give_back(&entry, origin)) == Ok(true) {
-        // The slot has the reference.
-        std::mem::forget(entry);
-    } else {
-        put_anew(entry);
+    // Not to be dropped should what is destroyed meanwhile panic: the slot may have the reference.
+    let entry = ManuallyDrop::new(entry);
+    if origin == Origin::ELSEWHERE || OWNER.try_with(|owner| owner.give_back(&entry, origin)) != Ok(true) {
+        put_anew(ManuallyDrop::into_inner(entry));
     }
 }
 
@@ -274,7 +280,8 @@ fn take_back_from<I: Iterator<Item = usize>>(shared: &Shared, slots: impl Fn() -
             if !slot.is_from(shared.id) {
                 continue;
             }
-            if let Some(entry) = slot.clear(&book) {
+            // SAFETY: in a round, and behind its barrier; counted below.
+            if let Some(entry) = unsafe { slot.clear(&book) } {
                 let count = slot.taken.load(Ordering::Relaxed);
                 slot.taken.store(count.wrapping_add(1), Ordering::Release);
                 gone.extend(drop_idle(entry));
@@ -357,7 +364,9 @@ impl Owner {
     /// What is at hand and fit for use still.
     #[inline(never)]
     fn get_timed(&self, shared: &Shared, pd: &Pd, attr: &AhAttr) -> Option<AhLease> {
-        self.get_if(shared, &Key::new(pd, attr), |slot| shared.now() <= slot.until.load(Relaxed))
+        // The clock is the program's, and may do anything: not in the middle.
+        let now = shared.now();
+        self.get_if(shared, &Key::new(pd, attr), |slot| now <= slot.until.load(Relaxed))
     }
 
     /// What is at hand.
@@ -370,6 +379,10 @@ impl Owner {
     fn get_if(&self, shared: &Shared, key: &Key, is_fit: impl FnOnce(&Slot) -> bool) -> Option<AhLease> {
         let slot = self.find(key, shared.id)?;
         if !is_fit(slot) {
+            if !REGISTRY.rounds.load(Ordering::Relaxed).is_multiple_of(2) {
+                // Perhaps for good, and then nobody else takes it from here.
+                Self::let_go(slot).into_iter().for_each(Entry::release);
+            }
             return None;
         }
         let entry = match self.empty(slot) {
@@ -391,12 +404,13 @@ impl Owner {
     #[inline]
     fn give_back(&self, entry: &Arc<Entry>, origin: Origin) -> bool {
         let Some(slot) = self.slots.get(origin.index_in(&self.slots)) else { return false };
+        let until = if origin.is_timed() { Some(Self::note_put(entry)) } else { None };
         let before = REGISTRY.rounds.load(Ordering::Acquire);
         if !before.is_multiple_of(2) || slot.entry.load(Ordering::Relaxed) != lent(Arc::as_ptr(entry)) {
             return false;
         }
-        if origin.is_timed() {
-            Self::note_time(slot, entry);
+        if let Some(until) = until {
+            slot.until.store(until, Relaxed);
         }
         slot.entry.store(Arc::as_ptr(entry).cast_mut(), Ordering::Release);
         self.barrier.pass();
@@ -469,12 +483,13 @@ impl Owner {
         if !is_parked(slot.entry.load(Ordering::Relaxed)) {
             return None;
         }
-        slot.clear(&REGISTRY.book.lock())
+        // SAFETY: this thread's, which is here.
+        unsafe { slot.clear(&REGISTRY.book.lock()) }
     }
 
     #[inline(never)]
-    fn note_time(slot: &Slot, entry: &Entry) {
-        slot.until.store(entry.note_put(), Relaxed);
+    fn note_put(entry: &Entry) -> u64 {
+        entry.note_put()
     }
 
     /// As [`Self::park`], where somebody asks when that was.
@@ -491,12 +506,13 @@ impl Owner {
         if !before.is_multiple_of(2) || entry.gone.load(Ordering::Acquire) {
             return Entry::release(entry);
         }
-        let slot = match self.find(&entry.key, entry.shared.id) {
-            Some(slot) => slot,
+        let (slot, mut displaced) = match self.find(&entry.key, entry.shared.id) {
+            Some(slot) => (slot, None),
             None => self.make_room(&entry),
         };
-        let is_free = !is_parked(slot.entry.load(Ordering::Relaxed));
-        let displaced = if is_free { None } else { self.make_way(slot, &entry) };
+        if is_parked(slot.entry.load(Ordering::Relaxed)) {
+            displaced = self.make_way(slot, &entry);
+        }
         if let Some(until) = until {
             slot.until.store(until, Relaxed);
         }
@@ -505,47 +521,44 @@ impl Owner {
         if REGISTRY.rounds.load(Ordering::Relaxed) != before {
             self.unpark(slot);
         }
-        // Last: what that destroys may put leases, too.
+        // Last: what that destroys may put leases, too, and find slots as it expects them.
         if let Some(displaced) = displaced {
             Entry::release(displaced);
         }
     }
 
-    /// A slot for an entry whose key has none.
+    /// A slot for an entry whose key has none, and what was there if that is to be released.
     #[cold]
-    fn make_room(&self, entry: &Entry) -> &Slot {
+    fn make_room(&self, entry: &Entry) -> (&Slot, Option<Arc<Entry>>) {
         let window = &self.slots[window_of(&entry.key, entry.shared.id)];
         let is_free = |slot: &&Slot| !is_parked(slot.entry.load(Ordering::Relaxed));
-        let slot = window.iter().find(is_free).unwrap_or_else(|| {
-            let slot = &window[self.hand.replace((self.hand.get() + 1) % WINDOW)];
-            Self::let_go(slot);
-            slot
-        });
+        let (slot, displaced) = window.iter().find(is_free).map_or_else(
+            || {
+                let slot = &window[self.hand.replace((self.hand.get() + 1) % WINDOW)];
+                (slot, Self::let_go(slot))
+            },
+            |slot| (slot, None),
+        );
         for (word, of_key) in slot.key.iter().zip(entry.key.words()) {
             word.store(of_key, Relaxed);
         }
         slot.cache.store(entry.shared.id as u32, Relaxed);
-        slot
+        (slot, displaced)
     }
 
-    /// Puts something out of a slot for good.
+    /// Puts something out of one of this thread's slots for good; returns it if it is to be released.
     #[cold]
-    fn let_go(slot: &Slot) {
-        let gone = {
-            let book = REGISTRY.book.lock();
-            slot.clear(&book).and_then(drop_idle)
-        };
-        gone.into_iter().for_each(Entry::release);
+    fn let_go(slot: &Slot) -> Option<Arc<Entry>> {
+        let book = REGISTRY.book.lock();
+        // SAFETY: this thread's, which does not take what is in it meanwhile.
+        unsafe { slot.clear(&book) }.and_then(drop_idle)
     }
 
-    /// Makes way for an entry; returns what was there, if it is another reference to the same.
+    /// Makes way for an entry; returns what was there if that is to be released.
     #[cold]
     fn make_way(&self, slot: &Slot, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
-        if ptr::eq(slot.entry.load(Ordering::Relaxed), Arc::as_ptr(entry)) {
-            return self.empty(slot).entry();
-        }
-        Self::let_go(slot);
-        None
+        let is_another_of_it = ptr::eq(slot.entry.load(Ordering::Relaxed), Arc::as_ptr(entry));
+        if is_another_of_it { self.empty(slot).entry() } else { Self::let_go(slot) }
     }
 
     /// Somebody has taken back meanwhile, and may not have seen what was parked.
@@ -583,7 +596,9 @@ impl Drop for Owner {
         let mut gone = Vec::new();
         {
             let mut book = REGISTRY.book.lock();
-            gone.extend(self.slots.iter().filter_map(|slot| slot.clear(&book).and_then(drop_idle)));
+            // SAFETY: this thread's, which ends.
+            let taken = self.slots.iter().filter_map(|slot| unsafe { slot.clear(&book) });
+            gone.extend(taken.filter_map(drop_idle));
             book.lots.retain(|lot| !Arc::ptr_eq(lot, &self.lot));
             self.lot.counts.iter().for_each(|count| Self::save_hits(&mut book, count));
         }

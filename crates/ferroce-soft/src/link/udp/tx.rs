@@ -335,6 +335,9 @@ impl TxBatch {
     }
 
     fn transmit(&mut self) {
+        if self.is_empty() {
+            return;
+        }
         let Some(mut buffer) = self.buffer.take() else {
             return;
         };

@@ -2,6 +2,7 @@
 
 use super::world::{World, infinite, peer};
 use crate::ah_cache::AhLease;
+use crate::ah_cache::barrier::refused;
 use crate::{AddressChange, AhAttr, Gid};
 
 pub(super) fn concurrent_gets_share() {
@@ -111,6 +112,25 @@ fn given_back_while_it_is_invalidated(then: impl FnOnce(&World, AhLease) -> Opti
     world.finish(Vec::new());
 }
 
+/// The kernel refuses the barrier, from the first invalidation on or not: nobody gets what was invalidated, and no thread has it at hand for good.
+pub(super) fn the_barrier_is_refused() {
+    let world = World::new(infinite());
+    drop(world.get(1).unwrap());
+    let lease = world.get(1).unwrap();
+    let first = lease.generation();
+    let invalidate = world.thread(move |world| {
+        refused::from_now_on();
+        world.cache.invalidate(&AddressChange::Unknown);
+        world.expect_later_than(first);
+    });
+    drop(lease);
+    drop(world.get(1));
+    invalidate.join().unwrap();
+    world.expect_later_than(first);
+    assert!(!world.has(first), "a thread has it at hand");
+    world.finish(Vec::new());
+}
+
 pub(super) fn given_back() {
     given_back_while_it_is_invalidated(|_, lease| {
         drop(lease);
@@ -162,7 +182,7 @@ pub(super) fn given_back_by_another_thread() {
     });
 }
 
-/// Others have taken its slot meanwhile, one of which is at its address once it is gone.
+/// Others have taken its slot meanwhile.
 pub(super) fn given_back_when_others_have_its_slot() {
     given_back_while_it_is_invalidated(|world, lease| {
         [2, 3].into_iter().for_each(|n| drop(world.get(n)));

@@ -33,6 +33,7 @@ checked! {
     invalidation::put_while_it_is_invalidated: 3;
     invalidation::parked_in_the_place_of_another: 2;
     invalidation::put_by_another_thread: 1;
+    invalidation::the_barrier_is_refused: 2;
     invalidation::given_back: 3;
     invalidation::given_back_after_another: 2;
     invalidation::given_back_twice: 2;
