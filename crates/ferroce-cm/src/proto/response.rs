@@ -278,8 +278,11 @@ impl Endpoint {
                 return;
             }
         }
-        // It gets what it asks for, within the deadline, and a little more, so that many do not come again at once.
+        // It gets what it asks for, within the deadline, and a little more, so that many do not come again at once. But who has a REP says
+        // RTU once, and again only if it is asked again (the kernel's `cm_dup_rep_handler`): a lost one would be missed for as long as it has
+        // asked for, which is 69 s for programs on the kernel (`CMA_CM_MRA_SETTING`), more than anybody waits.
         let wait = nanos(time(mra.service_timeout));
+        let wait = if mra.received == Answered::Rep { wait.min(self.config.retry.max) } else { wait };
         let wait = self.config.retry.jitter(wait, &mut self.rng).max(wait);
         let expires = self.conns[slot].expires;
         self.conn_timers.set(slot, now.saturating_add(wait).min(expires));

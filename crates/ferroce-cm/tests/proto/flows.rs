@@ -1,9 +1,10 @@
 //! How connections begin and end when nothing goes wrong, and when one message is lost.
 
 use crate::params::*;
+use crate::peer::Scripted;
 use crate::world::*;
 use ferroce_cm::proto::{CmError, DisconnectCause, Ece, Event, State};
-use ferroce_wire::cm::{AdditionalInfo, CmMessage, RejectReason};
+use ferroce_wire::cm::{AdditionalInfo, Answered, CmMessage, Mra, RejectReason};
 
 #[test]
 fn a_connection_from_connect_to_destroy() {
@@ -284,4 +285,29 @@ fn data_before_the_rtu_establishes() {
     w.run(5 * S);
     assert_eq!(w.kinds(1), [""; 0], "the RTU comes late and says nothing new");
     assert_eq!(w.ep(1).counters().rx_duplicates.rtu, 1);
+}
+
+/// A kernel asks for time when it gets a second REP and its program has not had the first (`CMA_CM_MRA_SETTING`: 69 s). Then it says RTU, once.
+#[test]
+fn an_rtu_that_is_lost_after_the_peer_has_asked_for_time() {
+    let mut s = Scripted::new();
+    s.reach(State::RepSent, false);
+    s.sent();
+    s.receive(Mra { service_timeout: 24, ..s.mra(Answered::Rep) });
+    assert_eq!(s.state(), Some(State::MraRepRcvd));
+    // The RTU is lost. It is said again if it is asked for again, which does not take as long as the peer has asked for.
+    assert!(matches!(s.hear(3 * S)[..], [CmMessage::Rep(_), ..]), "it is not asked again");
+    s.receive(s.rtu());
+    assert_eq!(s.state(), Some(State::Established));
+}
+
+/// Who is to answer a request gets all the time that it asks for: it answers by itself.
+#[test]
+fn a_request_is_not_repeated_while_the_peer_has_asked_for_time() {
+    let mut s = Scripted::new();
+    s.reach(State::ReqSent, true);
+    s.sent();
+    s.receive(Mra { service_timeout: 22, ..s.mra(Answered::Req) });
+    assert!(s.hear(16 * S).is_empty());
+    assert!(matches!(s.hear(8 * S)[..], [CmMessage::Req(_), ..]));
 }

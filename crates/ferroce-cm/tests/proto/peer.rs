@@ -91,13 +91,20 @@ impl Scripted {
 
     /// Lets time pass, with all its timers, and discards what comes of it.
     pub(crate) fn sleep(&mut self, duration: Nanos) {
+        drop(self.hear(duration));
+    }
+
+    /// Lets time pass, with all its timers; returns what is sent meanwhile.
+    pub(crate) fn hear(&mut self, duration: Nanos) -> Vec<CmMessage> {
         let until = self.now + duration;
+        let mut heard = Vec::new();
         while let Some(at) = self.endpoint.poll_timeout().filter(|&at| at <= until) {
             self.now = at;
             self.endpoint.handle_timeout(at);
-            while self.endpoint.poll_transmit().is_some() {}
+            heard.extend(self.sent());
         }
         self.now = until;
+        heard
     }
 
     /// Asks the peer for a connection.
