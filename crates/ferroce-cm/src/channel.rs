@@ -190,8 +190,7 @@ impl EventChannel {
                 let goes = self.core.ready.lock().has_something();
                 if goes {
                     self.core.relieve();
-                }
-                if !goes && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                } else if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     return Ok(None);
                 }
                 continue;
@@ -280,14 +279,9 @@ impl ChannelCore {
         self.lender.get()?.as_ref()
     }
 
-    /// Has readers read a manager's events themselves; false if they are not to.
-    pub(crate) fn borrow_from(&self, lender: impl FnOnce() -> Lender) -> bool {
-        let mut is_new = false;
-        let lender = self.lender.get_or_init(|| {
-            is_new = true;
-            Some(lender())
-        });
-        is_new && lender.is_some()
+    /// Has readers read a manager's events themselves; false if they are not to, or read another's.
+    pub(crate) fn borrow_from(&self, lender: Lender) -> bool {
+        self.lender.set(Some(lender)).is_ok()
     }
 
     /// Somebody waits for events who is no thread.

@@ -212,7 +212,7 @@ impl KernelManager {
             Arc::downgrade(channel)
         });
         let lender = || Lender { watch: watch.clone(), manager: Arc::downgrade(self) };
-        if !std::ptr::eq(first.as_ptr(), Arc::as_ptr(channel)) || is_first && !channel.borrow_from(lender) {
+        if !std::ptr::eq(first.as_ptr(), Arc::as_ptr(channel)) || is_first && !channel.borrow_from(lender()) {
             watch.forbid();
         }
     }

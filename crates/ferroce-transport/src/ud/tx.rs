@@ -423,25 +423,41 @@ mod tests {
         let (mut tx, mut rx) = (TxWindow::new(), RxWindow::default());
         let (mut nth, mut sent, mut arrived) = (0, 0, 0);
         for round in 0..ROUNDS {
-            let now = round as Nanos * MS;
-            while tx.has_room() {
-                tx.push(Kind::Data { am: 0 }, vec![]);
-            }
-            tx.on_timeout(now);
-            for (at, psn) in drain(&mut tx, now).into_iter().enumerate() {
+            round_trip(&mut tx, &mut rx, round, usize::MAX, |at| {
                 nth += 1;
                 let arrives = !loses(nth, at);
-                if arrives {
-                    rx.receive(now, (psn, Kind::Data { am: 0 }, false), usize::MAX, &[], |_, _| {});
-                }
                 if round >= ROUNDS - LAST {
                     sent += 1;
                     arrived += usize::from(arrives);
                 }
-            }
-            assert!(tx.acknowledge(now + MS, rx.expected(), &rx.sack()));
+                arrives
+            });
         }
         (arrived / LAST, sent / LAST)
+    }
+
+    /// One round trip of a millisecond, with `most` packets more if there is room; `arrives` says which of those that are sent do.
+    fn round_trip(
+        tx: &mut TxWindow,
+        rx: &mut RxWindow,
+        round: usize,
+        most: usize,
+        mut arrives: impl FnMut(usize) -> bool,
+    ) {
+        let now = round as Nanos * MS;
+        for _ in 0..most {
+            if !tx.has_room() {
+                break;
+            }
+            tx.push(Kind::Data { am: 0 }, vec![]);
+        }
+        tx.on_timeout(now);
+        for (at, psn) in drain(tx, now).into_iter().enumerate() {
+            if arrives(at) {
+                rx.receive(now, (psn, Kind::Data { am: 0 }, false), usize::MAX, &[], |_, _| {});
+            }
+        }
+        assert!(tx.acknowledge(now + MS, rx.expected(), &rx.sack()));
     }
 
     #[test]
@@ -464,26 +480,13 @@ mod tests {
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
         let (mut tx, mut rx) = (TxWindow::new(), RxWindow::default());
-        let grown = |tx: &mut TxWindow, rx: &mut RxWindow, rounds: std::ops::Range<Nanos>, most: usize| {
-            for round in rounds {
-                for _ in 0..most {
-                    if tx.has_room() {
-                        tx.push(Kind::Data { am: 0 }, vec![]);
-                    }
-                }
-                let sent = drain(tx, round * MS);
-                for (psn, at) in sent.into_iter().zip(0..) {
-                    // One is lost, early on.
-                    if (round, at) != (3, 0) {
-                        rx.receive(round * MS, (psn, Kind::Data { am: 0 }, false), usize::MAX, &[], |_, _| {});
-                    }
-                }
-                assert!(tx.acknowledge(round * MS + MS, rx.expected(), &rx.sack()));
-            }
+        let mut grown = |rounds: std::ops::Range<usize>, most: usize| {
+            // One is lost, early on.
+            rounds.for_each(|round| round_trip(&mut tx, &mut rx, round, most, |at| (round, at) != (3, 0)));
             tx.window / ONE
         };
-        let used = grown(&mut tx, &mut rx, 0..10, 1000);
-        let later = grown(&mut tx, &mut rx, 10..1000, 4);
+        let used = grown(0..10, 1000);
+        let later = grown(10..1000, 4);
         assert!(used >= 20 && later < 2 * used, "{used} packets, and {later} without any use of them");
     }
 

@@ -409,15 +409,21 @@ impl Owner {
         if !before.is_multiple_of(2) || slot.entry.load(Ordering::Relaxed) != lent(Arc::as_ptr(entry)) {
             return false;
         }
+        self.fill(slot, Arc::as_ptr(entry), until, before);
+        true
+    }
+
+    /// Puts a reference into a slot that has none, and takes it out again if `rounds` is not what it was `before`.
+    #[inline]
+    fn fill(&self, slot: &Slot, entry: *const Entry, until: Option<u64>, before: u64) {
         if let Some(until) = until {
             slot.until.store(until, Relaxed);
         }
-        slot.entry.store(Arc::as_ptr(entry).cast_mut(), Ordering::Release);
+        slot.entry.store(entry.cast_mut(), Ordering::Release);
         self.barrier.pass();
         if REGISTRY.rounds.load(Ordering::Relaxed) != before {
             self.unpark(slot);
         }
-        true
     }
 
     #[inline]
@@ -513,14 +519,7 @@ impl Owner {
         if is_parked(slot.entry.load(Ordering::Relaxed)) {
             displaced = self.make_way(slot, &entry);
         }
-        if let Some(until) = until {
-            slot.until.store(until, Relaxed);
-        }
-        slot.entry.store(Arc::into_raw(entry).cast_mut(), Ordering::Release);
-        self.barrier.pass();
-        if REGISTRY.rounds.load(Ordering::Relaxed) != before {
-            self.unpark(slot);
-        }
+        self.fill(slot, Arc::into_raw(entry), until, before);
         // Last: what that destroys may put leases, too, and find slots as it expects them.
         if let Some(displaced) = displaced {
             Entry::release(displaced);

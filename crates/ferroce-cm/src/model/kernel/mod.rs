@@ -63,11 +63,16 @@ impl World {
 
     /// An id that is about to connect.
     fn resolved(&self) -> Id {
+        self.resolved_by(|| self.event())
+    }
+
+    /// The same, if this is how events are read.
+    fn resolved_by(&self, event: impl Fn() -> EventKind) -> Id {
         let id = self.id();
         id.resolve_addr(None, THERE).unwrap();
-        assert!(matches!(self.event(), EventKind::AddrResolved));
+        assert!(matches!(event(), EventKind::AddrResolved));
         id.resolve_route().unwrap();
-        assert!(matches!(self.event(), EventKind::RouteResolved));
+        assert!(matches!(event(), EventKind::RouteResolved));
         give_qp(&self.pd, &id);
         id
     }

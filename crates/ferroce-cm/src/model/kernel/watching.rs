@@ -28,19 +28,9 @@ fn next(channel: &EventChannel, way: usize) -> EventKind {
     }
 }
 
-/// An id that is about to connect, however events are read.
-fn connect_to(world: &World, way: usize) -> Id {
-    let id = world.id();
-    id.resolve_addr(None, THERE).unwrap();
-    assert!(matches!(next(&world.channel, way), EventKind::AddrResolved));
-    id.resolve_route().unwrap();
-    assert!(matches!(next(&world.channel, way), EventKind::RouteResolved));
-    give_qp(&world.pd, &id);
-    id
-}
-
+/// Connects, however events are read.
 fn connect(world: &World, way: usize) -> Id {
-    let id = connect_to(world, way);
+    let id = world.resolved_by(|| next(&world.channel, way));
     id.connect(&ConnParam::default()).unwrap();
     assert!(matches!(next(&world.channel, way), EventKind::Established));
     id
@@ -71,8 +61,7 @@ fn events_come_to_whoever_reads_in_whatever_way() {
 
 /// A reader is away, and the thread has not filled in: who looks reads the kernel's file.
 fn looks() {
-    let watch = Arc::new(Watch::new().unwrap());
-    let world = World::with(Some(watch.clone()));
+    let world = World::with(Some(Arc::new(Watch::new().unwrap())));
     let id = world.id();
     id.resolve_addr(None, THERE).unwrap();
     // It takes over; there is no thread that could fill in.
@@ -207,7 +196,7 @@ fn a_reader_keeps_neither_the_manager_nor_its_file() {
 /// A peer says nothing: whoever reads, and may sleep already, sees that the time is over.
 fn too_late() {
     let (world, thread) = world();
-    let id = connect_to(&world, 0);
+    let id = world.resolved_by(|| next(&world.channel, 0));
     world.kernel.keep_silent();
     id.set_options(|options| options.connect_timeout = Duration::ZERO).unwrap();
     let channel = world.channel.clone();
