@@ -79,6 +79,10 @@ fn a_server_that_is_killed_and_started_anew_interrupts_only_its_own() {
         let count = |name: &str| json["runs"][0][name].as_u64().unwrap_or_else(|| panic!("no {name}: {json}"));
         assert!(count("kills") > 0 && count("cancelled") > 0, "{json}");
         assert!(count("interrupted") > 0 && count("interrupted") < 500, "{json}");
+        // What is over is remembered for a while. It took several tenths of a second, and one looks every 20 ms.
+        let taken = |what: &str, half: &str| json["runs"][0][what]["client"][half].as_u64().unwrap();
+        assert!(taken("memory_kib", "first_half") > 1000 && taken("memory_kib", "second_half") > 1000, "{json}");
+        assert!((1..=600).contains(&taken("timewait", "second_half")), "{json}");
     }
 }
 

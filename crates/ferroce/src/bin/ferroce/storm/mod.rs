@@ -39,9 +39,9 @@ policies other than per-id, are those of a public report on librdmacm, for which
 
 Without --connect and --listen both processes run on this machine. Setup latency is the time from the beginning of the creation of \
 the id until the connection is established at the client. CPU is the processor time of both processes. RSS is the most memory of \
-both in the second half of the run; --json has the first half, too. Leaked is what is left of ids, \
-connections, events, queue pairs, address handles and memory regions at both ends when all is closed; it must be 0. Of servers that \
-were killed only the last one has a say.";
+both in the second half of the run; --json has the first half, too, and how many connections were in timewait in each. Leaked is \
+what is left of ids, connections, events, queue pairs, address handles and memory regions at both ends when all is closed; it must \
+be 0. Of servers that were killed only the last one has a say.";
 
 const EXAMPLES: &str = "\
 Examples:

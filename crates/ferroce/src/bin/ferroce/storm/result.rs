@@ -1,6 +1,6 @@
 //! What runs came to: tables for people, one JSON document for programs.
 
-use super::memory::Halves;
+use super::memory::{Halves, Taken};
 use super::plan::{Nic, Plan, Policy, Setup};
 use crate::args::Link;
 use crate::report::{Table, figure, grouped, rounded};
@@ -49,7 +49,7 @@ pub(super) struct EndReport {
     pub(super) leaked: Leaked,
     /// Processor time of the process, in microseconds.
     pub(super) cpu_us: u64,
-    pub(super) memory_kib: Halves,
+    pub(super) taken: Taken,
 }
 
 /// How long setup took, in microseconds.
@@ -98,7 +98,10 @@ pub(super) struct Run {
     pub(super) setup_us: SetupTime,
     /// Processor time of both processes for each connection.
     pub(super) cpu_us_per_connection: f64,
-    pub(super) memory_kib: MemoryOfBoth,
+    /// Resident memory.
+    pub(super) memory_kib: OfBoth,
+    /// Connections in timewait.
+    pub(super) timewait: OfBoth,
     pub(super) leaked: Leaked,
     pub(super) errors: u64,
     /// The first of them.
@@ -106,9 +109,9 @@ pub(super) struct Run {
     pub(super) error_samples: Vec<String>,
 }
 
-/// Resident memory of both processes; of servers that were killed, of the last one.
+/// The most of something at both ends; of servers that were killed, of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct MemoryOfBoth {
+pub(super) struct OfBoth {
     pub(super) client: Halves,
     pub(super) server: Halves,
 }
@@ -160,7 +163,8 @@ impl Run {
             rate_per_s: rounded(connections / elapsed.as_secs_f64().max(1e-9)),
             setup_us: SetupTime::new(&setup),
             cpu_us_per_connection: rounded((client.cpu_us + server.cpu_us) as f64 / connections),
-            memory_kib: MemoryOfBoth { client: client.memory_kib, server: server.memory_kib },
+            memory_kib: OfBoth { client: client.taken.kib, server: server.taken.kib },
+            timewait: OfBoth { client: client.taken.timewait, server: server.taken.timewait },
             leaked: client.leaked.plus(server.leaked),
             errors,
             error_samples,
@@ -248,7 +252,7 @@ impl Document {
             row.push(figure(run.rate_per_s));
             row.extend(numbers(&run.setup_us));
             row.push(figure(run.cpu_us_per_connection));
-            let MemoryOfBoth { client, server } = run.memory_kib;
+            let OfBoth { client, server } = run.memory_kib;
             row.push(figure((client.second_half + server.second_half) as f64 / 1024.0));
             row.extend([run.cancelled, run.errors, run.leaked.total()].map(grouped));
             table.row(row);

@@ -168,7 +168,7 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
     let label = format!("{} with {} IO threads", plan.policy, plan.io_threads);
     let mut progress = Progress::new(label, Some(plan.connections));
     tracing::debug!(?plan, %peer, "storming");
-    let (server, mut leaked, cpu, memory) = std::thread::scope(|scope| {
+    let (server, mut leaked, cpu, taken) = std::thread::scope(|scope| {
         Side::start(&client, scope);
         if plan.cancel != 0 {
             scope.spawn(|| client.timer.run(|conn| client.expired(conn)));
@@ -195,19 +195,19 @@ fn storm(args: &StormArgs, plan: &Plan, servers: Servers<'_>) -> Result<Run> {
             kills.stop();
             let _ = killer.join();
         }
-        let (cpu, memory) = (cpu_us() - cpu, client.side.memory.halves());
+        let (cpu, taken) = (cpu_us() - cpu, client.side.memory.taken());
         client.let_go();
         let (server, leaked) =
             // The server may have a device of the kernel, whatever this end has.
             servers.with_control(|control| finish(control, KERNEL_DRAIN, || client.side.drain()));
         client.timer.stop();
         client.side.stop();
-        (server, leaked, cpu, memory)
+        (server, leaked, cpu, taken)
     });
     let (side, score) = client.into_parts();
     let mut client = EndReport { exchanged: score.exchanges(), cpu_us: cpu, ..EndReport::default() };
     (client.errors, client.samples) = (side.troubles.count(), side.troubles.samples());
-    client.memory_kib = memory;
+    client.taken = taken;
     side.release(&mut leaked);
     client.leaked = leaked;
     let measured = Measured {
@@ -344,17 +344,16 @@ fn await_end(control: &Control, addrs: Vec<SocketAddr>, begin: impl Fn()) -> Res
 
 fn serve_storm(args: &StormArgs, plan: Plan, reached_at: Option<IpAddr>, control: &Control) -> Result<EndReport> {
     let server = Server::new(&args.common, plan, reached_at)?;
-    let (cpu, mut leaked, memory) = std::thread::scope(|scope| {
+    let (cpu, mut leaked, taken) = std::thread::scope(|scope| {
         Side::start(&server, scope);
         let ended = await_end(control, server.addr().into_iter().collect(), || server.side.memory.begin());
-        let memory = server.side.memory.halves();
+        let taken = server.side.memory.taken();
         server.close();
         let leaked = if ended.is_ok() { server.side.drain() } else { Default::default() };
         server.side.stop();
-        (ended, leaked, memory)
+        (ended, leaked, taken)
     });
-    let mut report =
-        EndReport { exchanged: server.answered(), cpu_us: cpu?, memory_kib: memory, ..EndReport::default() };
+    let mut report = EndReport { exchanged: server.answered(), cpu_us: cpu?, taken, ..EndReport::default() };
     let side = server.into_side();
     (report.errors, report.samples) = (side.troubles.count(), side.troubles.samples());
     side.release(&mut leaked);

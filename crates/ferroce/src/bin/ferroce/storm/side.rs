@@ -89,7 +89,10 @@ impl Side {
     /// Starts the threads. They end after [`Self::stop`].
     pub(super) fn start<'scope, E: End>(end: &'scope E, scope: &'scope Scope<'scope, '_>) {
         spawn(scope, "events".into(), move || event_thread(end));
-        spawn(scope, "memory".into(), move || end.side().memory.watch(|| end.side().is_stopping()));
+        spawn(scope, "memory".into(), move || {
+            let side = end.side();
+            side.memory.watch(|| side.cm.usage().timewait, || side.is_stopping());
+        });
         for lane in 0..end.side().lanes.len() {
             spawn(scope, format!("io {lane}"), move || lane::run(end, lane));
         }
