@@ -6,8 +6,9 @@ use ferroce_verbs::{
     Access, AhAttr, Context, Cq, Mr, Mtu, Qp, QpAttr, QpInitAttr, QpType, RecvWr, SendOp, SendWr, WcStatus,
     WorkCompletion,
 };
-use ferroce_wire::{Headers, Opcode};
+use ferroce_wire::{Headers, Opcode, Operation};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 struct End {
@@ -247,6 +248,88 @@ fn a_queue_pair_has_one_timer_at_most() {
     drop(a.qp);
     let left = a.context.counters().into_iter().find(|(name, _)| *name == "timers").unwrap().1;
     assert_eq!(left, 0, "it went with the queue pair");
+}
+
+/// Who sends again because answers were lost gets acknowledged what it sent again, and not the read or atomic that followed. A requester
+/// that takes such an acknowledgement for the response completes it with nothing; the kernel's rxe does (`check_ack` in `rxe_comp.c`).
+#[test]
+fn the_acknowledgement_of_a_duplicate_stops_before_a_read_or_atomic() {
+    #[derive(Clone, Copy, Debug)]
+    enum Next {
+        Read(usize),
+        Atomic,
+        Send,
+    }
+    use Next::{Atomic, Read, Send};
+    let cases: [&[Next]; 7] = [
+        &[Read(8)],
+        &[Read(3 * MTU)],
+        &[Read(70 * MTU)],
+        &[Atomic],
+        &[Read(8), Read(2 * MTU), Atomic],
+        &[Atomic, Read(8)],
+        &[Read(2 * MTU), Send, Atomic],
+    ];
+    for next in cases {
+        let network = MemoryNetwork::new(MemoryConfig::default());
+        let (a, b) = pair(&network, 70 * MTU, |attr| attr.max_rd_atomic = Some(8));
+        // No answer arrives, and what follows the first request does so once only, until that one was acknowledged again.
+        let acks = Arc::new(Mutex::new(Vec::new()));
+        let (seen, mut asked, mut repeated) = (acks.clone(), std::collections::HashSet::new(), false);
+        network.set_policy(Box::new(Script(0, move |_, headers: &Headers| {
+            let mut acks = seen.lock().unwrap();
+            let psn = headers.bth.psn;
+            let lost = match headers.bth.opcode.operation() {
+                Operation::Ack => {
+                    acks.push(psn);
+                    !repeated
+                }
+                Operation::ReadResponse | Operation::AtomicAck => !repeated,
+                _ if psn == 0 => {
+                    if !asked.insert(0) {
+                        acks.clear();
+                        repeated = true;
+                    }
+                    false
+                }
+                _ => !asked.insert(psn) && (acks.is_empty() || !repeated),
+            };
+            lost.then_some(LOST)
+        })));
+        b.mr.write(0, &[7; 70 * MTU]).unwrap();
+        let recvs: Vec<_> = (0..3).map(|id| RecvWr::new(id, &[])).collect();
+        b.qp.post_recv(&recvs).unwrap();
+        let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
+        let mut wrs = vec![SendWr::new(0, SendOp::Send, &[])];
+        let whole = |len: usize| [a.mr.sge(..len).unwrap()];
+        let sges: Vec<_> = next.iter().map(|next| whole(if let Read(len) = next { *len } else { 8 })).collect();
+        for (id, (next, sge)) in next.iter().zip(&sges).enumerate() {
+            let (op, sge): (_, &[_]) = match next {
+                Read(_) => (SendOp::Read { remote_addr, rkey }, sge),
+                Atomic => (SendOp::FetchAdd { remote_addr, rkey, add: 1 }, sge),
+                Send => (SendOp::Send, &[]),
+            };
+            wrs.push(SendWr::new(id as u64 + 1, op, sge));
+        }
+        a.qp.post_send(&wrs).unwrap();
+        assert!(network.run_until_idle(Duration::from_secs(60)));
+        let done = drain(&a.cq);
+        assert!(done.len() == wrs.len() && done.iter().all(WorkCompletion::is_ok), "{next:?}: {done:?}");
+        let atomics = next.iter().filter(|next| matches!(next, Atomic)).count();
+        let mut word = [0; 8];
+        b.mr.read(0, &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), u64::from_ne_bytes([7; 8]) + atomics as u64, "{next:?}");
+        let acks = acks.lock().unwrap();
+        assert_eq!(acks.first(), Some(&0), "{next:?}: {acks:?}");
+        // Afterwards, what is sent behind a response may be acknowledged, but no PSN of what has one.
+        let mut psn = 1;
+        for next in next {
+            let packets = if let Read(len) = next { len.div_ceil(MTU) as u32 } else { 1 };
+            let own = psn..psn + packets;
+            psn = own.end;
+            assert!(matches!(next, Send) || !acks.iter().any(|ack| own.contains(ack)), "{next:?} at {own:?}: {acks:?}");
+        }
+    }
 }
 
 fn counter(end: &End, name: &str) -> u64 {

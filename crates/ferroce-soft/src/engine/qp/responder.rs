@@ -20,6 +20,8 @@ pub(super) struct Responder {
     pub(super) incoming: Incoming,
     /// An acknowledgement of all before `expected` is owed.
     ack: Ack,
+    /// What was acknowledged before is to be acknowledged once more, up to this PSN: the peer has sent some of it again.
+    again: Option<u32>,
     /// A negative one is owed for this PSN, after everything before it.
     nak: Option<(Syndrome, u32)>,
     /// The gap at `expected` was reported; the last PSN that was seen beyond it.
@@ -94,6 +96,7 @@ impl Responder {
             msn: 0,
             incoming: Incoming::default(),
             ack: Ack::None,
+            again: None,
             nak: None,
             gap: None,
             resources: VecDeque::new(),
@@ -108,6 +111,7 @@ impl Responder {
         self.msn = 0;
         self.incoming.reset();
         self.ack = Ack::None;
+        self.again = None;
         self.nak = None;
         self.gap = None;
         self.resources.clear();
@@ -119,6 +123,7 @@ impl Responder {
     /// Forgets all that it owes.
     pub(super) fn silence(&mut self) {
         self.ack = Ack::None;
+        self.again = None;
         self.nak = None;
         self.responses.clear();
     }
@@ -137,7 +142,7 @@ impl Responder {
 
     /// Whether there is something to send, and whether that may wait until the program had a chance to react.
     pub(super) fn pending(&self) -> Option<bool> {
-        if self.nak.is_some() || !self.responses.is_empty() || self.ack == Ack::Now {
+        if self.nak.is_some() || !self.responses.is_empty() || self.ack == Ack::Now || self.again.is_some() {
             Some(false)
         } else {
             (self.ack == Ack::Patient).then_some(true)
@@ -173,7 +178,7 @@ impl Responder {
         count(&cx.engine.counters.duplicate_request);
         let psn = headers.bth.psn;
         match headers.bth.opcode.operation() {
-            Operation::Send | Operation::Write => self.ack = Ack::Now,
+            Operation::Send | Operation::Write => self.acknowledge_again(psn),
             Operation::ReadRequest => {
                 if let Some(reth) = headers.ext.reth() {
                     self.repeat_read(cx, psn, reth);
@@ -186,6 +191,19 @@ impl Responder {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A SEND or RDMA write that was executed has come once more: an acknowledgement was lost, or is late.
+    ///
+    /// It goes no further than the next read or atomic. That one is answered by its response and by nothing else (IBTA 9.7.5.1.2), and
+    /// is asked for again next, if the response is missing. A requester must not take the acknowledgement for the response, but the
+    /// kernel's rxe does: its work request completes with nothing read (`check_ack` in `rxe_comp.c`).
+    fn acknowledge_again(&mut self, psn: u32) {
+        let next = self.resources.iter().find(|resource| psn_diff(resource.first_psn, psn) > 0);
+        let upto = psn_sub(next.map_or(self.expected, |next| next.first_psn), 1);
+        if self.again.is_none_or(|again| psn_diff(upto, again) > 0) {
+            self.again = Some(upto);
         }
     }
 
@@ -329,6 +347,7 @@ impl Responder {
         self.expected = psn_add(self.expected, packets);
         // The response acknowledges all that came before.
         self.ack = Ack::None;
+        self.again = None;
     }
 
     fn refuse(&mut self, cx: &Cx<'_>, fault: Fault) -> Result<(), Broken> {
@@ -385,14 +404,15 @@ impl Responder {
                 self.responses.pop_front();
             }
         }
-        if self.ack != Ack::None {
-            let psn = psn_sub(self.expected, 1);
+        let owed = (self.ack != Ack::None).then(|| psn_sub(self.expected, 1));
+        if let Some(psn) = owed.or(self.again) {
             let ext = Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn });
             if emit_bare(cx, tx, Header::new(Opcode::RcAck, psn, ext)) == Emitted::LinkFull {
                 return TxStatus::LinkFull;
             }
             count(&cx.engine.counters.send_ack);
             self.ack = Ack::None;
+            self.again = None;
         }
         if let Some((syndrome, psn)) = self.nak {
             let ext = Ext::Aeth(Aeth { syndrome, msn: self.msn });
