@@ -257,12 +257,21 @@ traced() { echo "$SOFT_RUN env FERROCE_CAPTURE=/tmp/$1.pcap ferroce"; }
 
 lose() { loss_on 2; await 60 lost_some; loss_off; }
 lost_some() { lost_both 5 || ended client; }
+lose_all_along() { loss_on 10; }
 
 part_loss() {
   during=lose
   quiet
   pair "rping soft to kernel: 2 % loss" "$RPING -s -a $RXE_IP4 -C 1000 -V" cm "$ferroce -c -a $RXE_IP4 -C 1000 -V"
   pair "rping kernel to soft: 2 % loss" "$ferroce -s" "line:waiting" "$RPING -c -a $SOFT_IP4 -C 1000 -V"
+  # So many that the answers to two requests in a row are lost: what is acknowledged again then must not be taken for what was read.
+  during=lose_all_along
+  quiet
+  pair "rping soft to kernel: 10 % loss" "$RPING -s -a $RXE_IP4 -C 200 -V" cm "$ferroce -c -a $RXE_IP4 -C 200 -V"
+  loss_end
+  # The kernel's requester waits two seconds for each packet of its own that is lost.
+  quiet
+  pair "rping kernel to soft: 10 % loss" "$ferroce -s" "line:waiting" "$RPING -c -a $SOFT_IP4 -C 20 -V"
   during=
   loss_end
   # Only messages of the connection managers. Neighbours are known before.

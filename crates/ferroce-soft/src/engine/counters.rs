@@ -48,7 +48,7 @@ counters! {
     implied_nak_seq_err,
     /// Local ACK timeouts.
     local_ack_timeout_err,
-    /// Packets sent again to hear of those before them.
+    /// Packets sent again after a silence, long before a timeout, to hear what became of what was sent.
     tail_loss_probes,
     /// Requests given up after the last retry.
     retry_exceeded_err,

@@ -46,9 +46,9 @@ pub(in crate::engine::qp) struct Requester {
     sequence_at: Option<u32>,
     /// The oldest PSN when the timer last fired and found another one, or when the last timeout was; and the time.
     timer_mark: Option<(u32, Nanos)>,
-    /// The last packet was sent again since then, to hear of the rest.
-    probed: bool,
-    /// It is to be sent again.
+    /// How often a packet was sent again since then, to hear of the rest.
+    probes: u8,
+    /// One is to be sent again.
     probe: bool,
     /// Something was sent since the ACK timer last fired.
     active: bool,
@@ -84,7 +84,7 @@ impl Requester {
             implied_at: None,
             sequence_at: None,
             timer_mark: None,
-            probed: false,
+            probes: 0,
             probe: false,
             active: false,
             offered: false,

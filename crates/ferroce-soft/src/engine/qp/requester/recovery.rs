@@ -1,7 +1,8 @@
 //! What is done about what was lost, and how the queue ends when that does not help.
 
 use super::super::Cx;
-use super::super::emit::Emitted;
+use super::super::emit::{Emitted, emit};
+use super::request::{request_packets, response_request};
 use super::window::flow;
 use super::{PeerLost, Requester, SendFailed};
 use crate::engine::{Nanos, PacketTx, count};
@@ -26,7 +27,8 @@ pub(in crate::engine::qp) enum Silence {
 
 /// The longest timeout, as a multiple of what was set. It fires up to one period of the timer late.
 const LONGEST_TIMEOUT: Nanos = 3;
-/// How long nothing is heard until the last packet is sent again, where packets are lost: up to twice that.
+/// How long nothing is heard until a packet is sent again, where packets are lost: up to twice that. Each time after that takes twice as
+/// long as the one before.
 const PROBE: Nanos = 1_000_000;
 
 /// What was set.
@@ -67,23 +69,56 @@ impl Requester {
         if flow(cx).is_some() { timeout(cx).min(PROBE) } else { timeout(cx) }
     }
 
-    /// Sends the last packet again and asks for an acknowledgement. If what was lost is the acknowledgement, or the last packet,
-    /// it comes now; if it is the report of a gap, or what was sent again for it, the peer reports the gap again. Without
-    /// this only a timeout would help, which is a hundred times longer. Returns whether it was sent.
+    /// How long to wait for the next probe, from the mark of the timer; something must be in flight. What asks for many packets waits for as long as they are worth:
+    /// it may be that they are on their way.
+    fn probe_after(&self) -> Nanos {
+        let asks = self.oldest_request().map_or(1, |packets| 2 * Nanos::from(packets));
+        asks * (PROBE << self.probes.min(32))
+    }
+
+    /// If the oldest that is not acknowledged is a read or atomic: the packets that are still to come of what was asked for.
+    fn oldest_request(&self) -> Option<u32> {
+        let wqe = self.queue.get(self.queue.head);
+        let index = psn_diff(self.una, wqe.first_psn) as u32;
+        wqe.has_response().then(|| request_packets(wqe, index))
+    }
+
+    /// Sends one packet again and asks for an acknowledgement. Without this only a timeout would help, which is a hundred times longer or
+    /// more. Returns whether it was sent.
+    ///
+    /// The first time it is the last one that was sent. If what was lost is that packet, or the acknowledgement, it comes now; if it is the
+    /// report of a gap, or what was sent again for it, the peer reports the gap again. Afterwards, or if there is a read or atomic at either
+    /// end, it is the oldest one that is not acknowledged: whatever else was lost (a second probe, or the report of a gap, which the kernel's
+    /// rxe makes once only), that one gets on.
     pub(super) fn send_probe(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> bool {
-        // Nothing is in flight, or all of it is to be sent again anyway.
+        // All of it is to be sent again anyway.
         if self.tx == self.una || self.rnr_until.is_some() {
             return false;
         }
         let begun = self.queue.next != self.queue.tail && self.queue.get(self.queue.next).first_psn != self.tx;
-        let position = if begun { self.queue.next } else { self.queue.next.wrapping_sub(1) };
+        let newest = if begun { self.queue.next } else { self.queue.next.wrapping_sub(1) };
+        let (position, psn) = match self.probes {
+            0 | 1 if !self.queue.get(newest).has_response() && self.oldest_request().is_none() => {
+                (newest, psn_sub(self.tx, 1))
+            }
+            _ => (self.queue.head, self.una),
+        };
         let wqe = self.queue.get(position);
-        if wqe.has_response() || wqe.failed.is_some() {
+        if wqe.failed.is_some() {
             return false;
         }
-        let index = psn_diff(psn_sub(self.tx, 1), wqe.first_psn) as u32;
+        let emitted = if wqe.has_response() {
+            let (Some(to), Some((header, _))) =
+                (cx.conn.peer(), response_request(cx, wqe, self.queue.sges(position), psn))
+            else {
+                return false;
+            };
+            emit(tx, to, header, 0, |_| true)
+        } else {
+            self.emit_part(cx, tx, position, psn_diff(psn, wqe.first_psn) as u32, true)
+        };
         count(&cx.engine.counters.tail_loss_probes);
-        self.emit_part(cx, tx, position, index, true) == Emitted::Yes
+        emitted == Emitted::Yes
     }
 
     /// Everything from the oldest unacknowledged packet on is sent again.
@@ -145,7 +180,7 @@ impl Requester {
             Some((una, at)) if una == self.una => at,
             _ => {
                 self.timer_mark = Some((self.una, now));
-                self.probed = false;
+                self.probes = 0;
                 return Ok(());
             }
         };
@@ -155,11 +190,14 @@ impl Requester {
         let timeouts = Nanos::from(cx.conn.retry_cnt.saturating_sub(self.retries));
         let first = if flow(cx).is_some() { 2 } else { 1 };
         if now - marked < timeout(cx) * (first + timeouts).min(LONGEST_TIMEOUT) {
-            self.probe = !std::mem::replace(&mut self.probed, true) && flow(cx).is_some();
+            if flow(cx).is_some() && self.tx != self.una && now - marked >= self.probe_after() {
+                self.probes = self.probes.saturating_add(1);
+                self.probe = true;
+            }
             return Ok(());
         }
         self.timer_mark = Some((self.una, now));
-        self.probed = false;
+        self.probes = 0;
         count(&cx.engine.counters.local_ack_timeout_err);
         self.implied_at = None;
         self.resend(cx, Resend::Timeout).map_err(|SendFailed| Silence::WhileSending)

@@ -11,6 +11,12 @@ use ferroce_wire::{AtomicEth, Ext, Opcode, Reth, psn_diff};
 /// towards us is bounded like what is in flight from us.
 pub(super) const READ_CHUNK: u32 = 64;
 
+/// How many packets of a read a request asks for that begins with packet `index`. A piece that is asked for again from its middle ends where
+/// it ended before: the responder has no resource that covers more (IBTA 9.7.5.1.2). Of an atomic it is 1.
+pub(super) fn request_packets(wqe: &SendWqe, index: u32) -> u32 {
+    (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK)
+}
+
 /// The request packet of a read (from the packet with `psn` on) or atomic, and how many PSNs it covers. `None` if the local
 /// buffers cannot take the result.
 pub(super) fn response_request(cx: &Cx<'_>, wqe: &SendWqe, sges: &[Sge], psn: u32) -> Option<(Header, u32)> {
@@ -21,9 +27,7 @@ pub(super) fn response_request(cx: &Cx<'_>, wqe: &SendWqe, sges: &[Sge], psn: u3
     }
     let (opcode, ext, packets) = match wqe.op {
         SendOp::Read { remote_addr, rkey } => {
-            // A piece that is asked for again from its middle ends where it ended before: the responder has no resource
-            // that covers more (IBTA 9.7.5.1.2).
-            let packets = (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK);
+            let packets = request_packets(wqe, index);
             let len = (u64::from(wqe.len) - offset).min(u64::from(packets) * u64::from(cx.conn.mtu.bytes())) as u32;
             let reth = Reth { va: remote_addr.wrapping_add(offset), rkey, len };
             (Opcode::RcReadRequest, Ext::Reth(reth), packets)

@@ -2,7 +2,7 @@
 
 use super::super::Cx;
 use super::recovery::Resend;
-use super::request::READ_CHUNK;
+use super::request::request_packets;
 use super::window::{flow, flow_bytes};
 use super::{Requester, SendFailed};
 use crate::engine::payload::Payload;
@@ -106,7 +106,7 @@ impl Requester {
         let offset = u64::from(index) * u64::from(cx.conn.mtu.bytes());
         let packets = payload.packets();
         // Each piece of a read is a request of its own, and its responses end where it does.
-        let left = (wqe.packets - index).min(READ_CHUNK - index % READ_CHUNK);
+        let left = request_packets(wqe, index);
         if packets > left {
             return self.fail(cx, WcStatus::BadRespErr);
         }
