@@ -6,7 +6,8 @@
 #   rdmacore.sh PART...         parts of it: local (the C programs), soft (the software device), perf, extended (work requests and completions by
 #                               calls of the library), transports, watch (addresses that change), cache (of address handles), errors, faults
 #                               (what Soft-RoCE gets wrong, shown with the library alone), removal (of the device while it is in use),
-#                               conformance (the suite, all of it)
+#                               conformance (the suite, all of it), across (the suite with an end on rxe and one on the software device, each as the
+#                               one that asks, and what of it carries data over a cable that loses packets)
 #   rdmacore.sh suite FILTER    the cases of the suite whose name contains the text
 . "${0%/*}/lib.sh"
 
@@ -237,17 +238,33 @@ part_removal() {
 
 # The program prints the cases as this script does. Jumbo frames carry every MTU that there is.
 part_conformance() { suite; }
-suite() {
+suite() { with_jumbo_frames /payload/rdmacore suite rxe0 $RXE_IP4 "$@"; }
+with_jumbo_frames() {
   ip link set v0 mtu 9000
   $IN_SOFT ip link set v1 mtu 9000
-  # shellcheck disable=SC2086 # the filter may be none
-  if /payload/rdmacore suite rxe0 $RXE_IP4 $1; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   ip link set v0 mtu 1500
   $IN_SOFT ip link set v1 mtu 1500
 }
 
+# RDMA devices are seen from all namespaces, so one process can have an end on each.
+part_across() {
+  soft_to_rxe="soft $SOFT_IP4 rxe0 $RXE_IP4"
+  rxe_to_soft="rxe0 $RXE_IP4 soft $SOFT_IP4"
+  across="with_jumbo_frames $IN_SOFT /payload/rdmacore across"
+  $across $soft_to_rxe
+  $across $rxe_to_soft
+  # The kernel's requester sends all of a message anew for each packet that is lost, so it does without those of many packets.
+  loss_on 5
+  $across $soft_to_rxe data/rc/
+  $across $rxe_to_soft 'data/rc/*mtu4096'
+  if lost_both 20; then pass "across: $(lost_near) and $(lost_far) packets were lost"; else fail "across: packets were lost" "too few were"; fi
+  loss_end
+}
+
 if [ "$1" = suite ]; then
-  suite "$2"
+  shift
+  suite "$@"
   finish
 fi
 [ $# = 0 ] && set -- local soft perf extended transports watch cache errors faults removal

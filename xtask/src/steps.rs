@@ -100,7 +100,7 @@ pub(crate) const VM_SCRIPTS: &[&str] = &[
     "vm/pingpong.sh options loss",
     "vm/cm.sh",
     "vm/rdmacore.sh local soft",
-    "vm/rdmacore.sh conformance",
+    "vm/rdmacore.sh conformance across",
     "vm/rdmacore.sh perf extended transports watch cache errors faults removal",
     "vm/kcm.sh rping cmatose udaddy mckey cmtime soft refused cases errors removed",
     "vm/kcm.sh storm=20000",

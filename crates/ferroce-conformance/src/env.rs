@@ -113,6 +113,21 @@ impl Env {
         self.a.gid.mtu.min(self.b.gid.mtu)
     }
 
+    /// What the devices of both ends can do, as far as queue pairs are concerned that both create alike.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the devices say.
+    pub fn both(&self) -> Result<DeviceAttr> {
+        let (a, b) = (self.a.context.query_device()?, self.b.context.query_device()?);
+        Ok(DeviceAttr {
+            max_sge: a.max_sge.min(b.max_sge),
+            max_qp_wr: a.max_qp_wr.min(b.max_qp_wr),
+            max_inline_data: a.max_inline_data.min(b.max_inline_data),
+            ..a
+        })
+    }
+
     /// What the device of `a` can do.
     ///
     /// # Errors

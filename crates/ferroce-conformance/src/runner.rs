@@ -1,4 +1,4 @@
-use crate::{Case, CaseReport, Env, Report, SkipList, Testbed, Verdict};
+use crate::{Case, CaseReport, Env, Report, SkipList, Testbed, Verdict, matches};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How the suite is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Run only the cases whose name contains this.
+    /// Run only the cases whose name contains this, in which `*` stands for any text.
     pub filter: Option<String>,
     /// What the device cannot do.
     pub skip: SkipList,
@@ -41,7 +41,9 @@ pub fn run(
     progress: &(dyn Fn(&CaseReport) + Sync),
 ) -> Report {
     let unused_skips = options.skip.unused(cases.iter().map(Case::name));
-    let chosen = cases.into_iter().filter(|case| options.filter.as_ref().is_none_or(|part| case.name().contains(part)));
+    let chosen = cases
+        .into_iter()
+        .filter(|case| options.filter.as_ref().is_none_or(|part| matches(&format!("*{part}*"), case.name())));
     let queue: Mutex<VecDeque<(usize, Case)>> = Mutex::new(chosen.enumerate().collect());
     let done: Mutex<Vec<(usize, CaseReport)>> = Mutex::default();
     std::thread::scope(|scope| {

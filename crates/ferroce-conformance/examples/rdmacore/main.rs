@@ -2,12 +2,14 @@
 //!
 //! - `rdmacore suite DEVICE ADDRESS [FILTER]` runs the suite. It prints `PASS`, `FAIL` or `skip` for each case, and fails if any case does. What
 //!   Soft-RoCE cannot do is left out, with the reason.
+//! - `rdmacore across A ADDRESS B ADDRESS [FILTER]` does so with an end on each of two devices; `soft` is the software device.
 //! - `rdmacore faults` prints the names of the faults for which cases are left out, as `rxe_faults` calls them.
 //! - `rdmacore cache DEVICE LOCAL PEER` takes an address handle to a peer from the context's cache again and again, and prints each that is another one.
 //! - `rdmacore watch DEVICE LOCAL PEER` prints how an address handle to a peer leaves, and from then on what changes among addresses.
 
-use ferroce_conformance::{CaseReport, OneDevice, Options, SkipList, Testbed, Verdict, cases, run};
+use ferroce_conformance::{CaseReport, End, OneDevice, Options, Side, SkipList, Testbed, Verdict, cases, run};
 use ferroce_rdmacore::RdmaDevice;
+use ferroce_soft::{SoftConfig, SoftDevice};
 use ferroce_verbs::provider::Device;
 use ferroce_verbs::{AddressChange, AddressWatcher, AhAttr, AhLease};
 use std::error::Error;
@@ -25,8 +27,10 @@ fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["suite", device, address] => suite(device, address.parse()?, None),
-        ["suite", device, address, filter] => suite(device, address.parse()?, Some(filter.into())),
+        ["suite", device, address] => suite(one(device, address)?, None),
+        ["suite", device, address, filter] => suite(one(device, address)?, Some(filter.into())),
+        ["across", a, at, b, bt] => suite(two([(a, at), (b, bt)])?, None),
+        ["across", a, at, b, bt, filter] => suite(two([(a, at), (b, bt)])?, Some(filter.into())),
         ["faults"] => {
             rxe::faults().iter().for_each(|name| println!("{name}"));
             Ok(ExitCode::SUCCESS)
@@ -34,7 +38,8 @@ fn main() -> Result<ExitCode> {
         ["cache", device, local, peer] => cache(device, local.parse()?, peer.parse()?),
         ["watch", device, local, peer] => watch(device, local.parse()?, peer.parse()?),
         _ => Err(
-            "usage: rdmacore suite DEVICE ADDRESS [FILTER], rdmacore faults, or rdmacore cache|watch DEVICE LOCAL PEER"
+            "usage: rdmacore suite DEVICE ADDRESS [FILTER], rdmacore across DEVICE ADDRESS DEVICE ADDRESS [FILTER], rdmacore faults, or \
+             rdmacore cache|watch DEVICE LOCAL PEER"
                 .into(),
         ),
     }
@@ -45,9 +50,37 @@ fn find(name: &str) -> Result<RdmaDevice> {
     device.ok_or_else(|| format!("there is no device {name}").into())
 }
 
-fn suite(name: &str, ip: IpAddr, filter: Option<String>) -> Result<ExitCode> {
-    let testbed: Arc<dyn Testbed> = Arc::new(OneDevice::new(Arc::new(find(name)?), Some(ip)));
+/// Where the suite runs, and what is left out there.
+type Bed = (Arc<dyn Testbed>, SkipList);
+
+fn one(name: &str, ip: &str) -> Result<Bed> {
     let skip = if name.starts_with("rxe") { rxe::cannot() } else { SkipList::new() };
+    Ok((Arc::new(OneDevice::new(Arc::new(find(name)?), Some(ip.parse()?))), skip))
+}
+
+/// An end on each of two devices.
+struct Across([OneDevice; 2]);
+
+impl Testbed for Across {
+    fn open(&self, end: End) -> ferroce_verbs::Result<Side> {
+        self.0[usize::from(end == End::B)].open(end)
+    }
+}
+
+fn two(ends: [(&str, &str); 2]) -> Result<Bed> {
+    let [a, b] = ends.map(|(name, ip)| -> Result<OneDevice> {
+        let device: Arc<dyn Device> = match name {
+            "soft" => Arc::new(SoftDevice::new(SoftConfig::default())),
+            name => Arc::new(find(name)?),
+        };
+        Ok(OneDevice::new(device, Some(ip.parse()?)))
+    });
+    let skip =
+        if ends.iter().any(|(name, _)| name.starts_with("rxe")) { rxe::cannot_across() } else { SkipList::new() };
+    Ok((Arc::new(Across([a?, b?])), skip))
+}
+
+fn suite((testbed, skip): Bed, filter: Option<String>) -> Result<ExitCode> {
     // An emulated machine is slow.
     let options = Options {
         filter,

@@ -273,7 +273,7 @@ fn query(env: &Env) -> CaseResult {
     let attr = shared.srq.query()?;
     ensure!(attr.max_wr >= 10 && attr.max_sge >= 2, "less than was asked for: {attr:?}");
     ensure_eq!(attr.limit, 0, "the limit of a new queue");
-    let device = env.device()?;
+    let device = env.b.context.query_device()?;
     for attr in [
         SrqInitAttr { max_wr: device.max_srq_wr.saturating_add(1), max_sge: 1 },
         SrqInitAttr { max_wr: 1, max_sge: device.max_sge.saturating_add(1) },

@@ -21,7 +21,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
 }
 
 fn run(env: &Env, imm: Option<u32>, inline: bool, signaled: bool) -> CaseResult {
-    let device = env.device()?;
+    let device = env.both()?;
     let max_sge = device.max_sge.min(8) as usize;
     let mtu = env.max_mtu().bytes() as usize;
     let max_inline = (device.max_inline_data as usize).min(1024).min(mtu);

@@ -99,7 +99,7 @@ impl Cell {
         if self.mtu > env.max_mtu() {
             return Err(Failure::not_applicable(format!("the port's MTU is {}", env.max_mtu())));
         }
-        let device = env.device()?;
+        let device = env.both()?;
         let max_sge = device.max_sge.min(8) as usize;
         let max_inline = device.max_inline_data.min(1024) as usize;
         // A burst that nobody paces is not what UC is for.
