@@ -441,3 +441,23 @@ fn silence_is_not_answered_with_ever_more() {
     // Two timeouts of 8.6 and 12.9 s, and before each one probe for each power of two of a millisecond.
     assert_eq!(network.stats().sent, 2 + 14 + 14, "{:?}", network.stats());
 }
+
+/// Each copy that finds no receive has an answer of its own, and it may come when the wait that the one before asked for is over.
+#[test]
+fn a_distant_peer_without_a_receive_is_not_asked_more_and_more_often() {
+    // How many may be asked for in vain; for how long there is no receive; and how often a packet may be sent again meanwhile.
+    for (rnr_retry, wait, most) in [(6, Duration::from_secs(5), 1), (7, Duration::from_secs(5), 5)] {
+        let network = MemoryNetwork::new(MemoryConfig::default());
+        let (a, b) = pair(&network, 64, |attr| (attr.rnr_retry, attr.timeout) = (Some(rnr_retry), Some(20)));
+        // Ten milliseconds to the peer and back.
+        network.set_policy(Box::new(Script(0, |_, _: &Headers| Some(after(5000)))));
+        a.qp.post_send(&[SendWr::send(1, &[a.mr.sge(..).unwrap()])]).unwrap();
+        network.advance(wait);
+        let probes = counter(&a, "tail_loss_probes");
+        assert!((1..=most).contains(&probes), "{probes} probes at {rnr_retry} retries");
+        b.qp.post_recv(&[RecvWr::new(2, &[b.mr.sge(..).unwrap()])]).unwrap();
+        network.advance(Duration::from_secs(1));
+        let expected = if rnr_retry == 7 { WcStatus::Success } else { WcStatus::RnrRetryExcErr };
+        assert_eq!(drain(&a.cq).iter().map(|wc| wc.status).collect::<Vec<_>>(), [expected]);
+    }
+}

@@ -39,6 +39,11 @@ impl SendWqe {
         self.op.has_response()
     }
 
+    /// The peer must have a receive for it.
+    pub(crate) fn takes_receive(&self) -> bool {
+        !self.has_response() && !matches!(self.op, SendOp::Write { .. })
+    }
+
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,

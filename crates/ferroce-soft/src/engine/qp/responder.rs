@@ -26,7 +26,8 @@ pub(super) struct Responder {
     nak: Option<(Syndrome, u32)>,
     /// The gap at `expected` was reported; the last PSN that was seen beyond it.
     gap: Option<u32>,
-    /// Reads and atomics that were executed and may be asked for again, in order.
+    /// Reads and atomics that were executed and may be asked for again, in order. None is forgotten before there is one too many, so the PSN
+    /// of one from long ago may be anybody's again: the last one that fits is meant.
     resources: VecDeque<Resource>,
     /// Responses that are not sent yet, in order: at most one for each resource.
     responses: VecDeque<Response>,
@@ -185,7 +186,7 @@ impl Responder {
                 }
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                let known = self.resources.iter().find(|resource| resource.first_psn == psn);
+                let known = self.resources.iter().rev().find(|resource| resource.first_psn == psn);
                 if let Some(&Resource { kind: ResourceKind::Atomic { original }, .. }) = known {
                     self.queue(psn, Response { psn, msn: self.msn, kind: ResponseKind::Atomic { original } });
                 }
@@ -200,7 +201,11 @@ impl Responder {
     /// is asked for again next, if the response is missing. A requester must not take the acknowledgement for the response, but the
     /// kernel's rxe does: its work request completes with nothing read (`check_ack` in `rxe_comp.c`).
     fn acknowledge_again(&mut self, psn: u32) {
-        let next = self.resources.iter().find(|resource| psn_diff(resource.first_psn, psn) > 0);
+        // A read from long ago, after which there were none, is not forgotten. Half a turn of the PSNs later it would seem to come next.
+        let next = self
+            .resources
+            .iter()
+            .find(|resource| psn_diff(resource.first_psn, psn) > 0 && psn_diff(resource.first_psn, self.expected) < 0);
         let upto = psn_sub(next.map_or(self.expected, |next| next.first_psn), 1);
         if self.again.is_none_or(|again| psn_diff(upto, again) > 0) {
             self.again = Some(upto);
@@ -222,7 +227,7 @@ impl Responder {
                 && reth.va == original.va.wrapping_add(offset)
                 && offset + u64::from(reth.len) <= u64::from(original.len)
         };
-        if let Some(resource) = self.resources.iter().find(covers) {
+        if let Some(resource) = self.resources.iter().rev().find(covers) {
             let kind = ResponseKind::Read(ReadResponse::new(reth, false));
             self.queue(resource.first_psn, Response { psn, msn: self.msn, kind });
         }
@@ -232,7 +237,8 @@ impl Responder {
     /// yet is not sent twice.
     fn queue(&mut self, resource: u32, response: Response) {
         let at = self.responses.partition_point(|queued| psn_diff(queued.psn, resource) < 0);
-        let end = self.resources.iter().find(|known| known.first_psn == resource).map_or(1, |known| known.packets);
+        let end =
+            self.resources.iter().rev().find(|known| known.first_psn == resource).map_or(1, |known| known.packets);
         match self.responses.get_mut(at) {
             Some(queued) if psn_diff(queued.psn, psn_add(resource, end)) < 0 => {
                 if psn_diff(response.psn, queued.psn) < 0 {
@@ -504,6 +510,46 @@ impl ReadResponse {
             Offered::Yes => Some(Emitted::Yes),
             Offered::LinkFull => Some(Emitted::LinkFull),
             Offered::No => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_wire::PSN_MASK;
+
+    /// What a duplicate of `psn` acknowledges where `expected` comes next, after atomics that had these PSNs.
+    fn acknowledged(atomics: &[u32], expected: u32, psn: u32) -> Option<u32> {
+        let mut responder = Responder::new();
+        responder.expected = expected;
+        for &first_psn in atomics {
+            responder.resources.push_back(Resource {
+                first_psn,
+                packets: 1,
+                kind: ResourceKind::Atomic { original: 0 },
+            });
+        }
+        responder.acknowledge_again(psn);
+        responder.again
+    }
+
+    #[test]
+    fn only_an_atomic_between_a_duplicate_and_what_comes_next_ends_its_acknowledgement() {
+        assert_eq!(acknowledged(&[], 10, 7), Some(9));
+        assert_eq!(acknowledged(&[8, 9], 10, 7), Some(7));
+        assert_eq!(acknowledged(&[5, 9], 10, 7), Some(8));
+        assert_eq!(acknowledged(&[7], 10, 7), Some(9), "a question whether it lives");
+        // Over the end of the numbers.
+        assert_eq!(acknowledged(&[PSN_MASK], 3, PSN_MASK - 1), Some(PSN_MASK - 1));
+        assert_eq!(acknowledged(&[1], 3, PSN_MASK), Some(0));
+        // Half of all numbers ago, and nearly all.
+        for ago in [1 << 22, (1 << 23) - 2, (1 << 23) + 5, (1 << 24) - 10] {
+            assert_eq!(
+                acknowledged(&[10], (10 + ago) & PSN_MASK, (7 + ago) & PSN_MASK),
+                Some((9 + ago) & PSN_MASK),
+                "{ago}"
+            );
         }
     }
 }

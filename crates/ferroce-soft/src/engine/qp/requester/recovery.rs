@@ -69,6 +69,13 @@ impl Requester {
         if flow(cx).is_some() { timeout(cx).min(PROBE) } else { timeout(cx) }
     }
 
+    /// Whether a probe may be sent, so long after the mark of the timer; something must be in flight.
+    fn may_probe(&self, cx: &Cx<'_>, silent: Nanos) -> bool {
+        // Each copy of what finds no receive is answered, and each answer that comes after its time is another retry.
+        let counts = cx.conn.rnr_retry != 7 && self.queue.get(self.queue.head).takes_receive();
+        silent >= self.probe_after() && (self.probes == 0 || !counts)
+    }
+
     /// How long to wait for the next probe, from the mark of the timer; something must be in flight. What asks for many packets waits for as long as they are worth:
     /// it may be that they are on their way.
     fn probe_after(&self) -> Nanos {
@@ -159,7 +166,12 @@ impl Requester {
         // Packets from before the wait that come twice may look like a gap after it, which is none and uses up no retry.
         self.sequence_at = Some(self.una);
         self.rewind(cx);
-        self.rnr_until = Some(now + ferroce_verbs::rnr_timer(timer).as_nanos() as Nanos);
+        let until = now + ferroce_verbs::rnr_timer(timer).as_nanos() as Nanos;
+        self.rnr_until = Some(until);
+        // It is silent from then on. How often it was asked before is not forgotten: it may be that answers take that long.
+        if self.timer_mark.replace((self.una, until)).is_none_or(|(una, _)| una != self.una) {
+            self.probes = 0;
+        }
         Ok(())
     }
 
@@ -189,8 +201,8 @@ impl Requester {
         // makes it slower. Where probes find out what was lost, the first can wait longer, too.
         let timeouts = Nanos::from(cx.conn.retry_cnt.saturating_sub(self.retries));
         let first = if flow(cx).is_some() { 2 } else { 1 };
-        if now - marked < timeout(cx) * (first + timeouts).min(LONGEST_TIMEOUT) {
-            if flow(cx).is_some() && self.tx != self.una && now - marked >= self.probe_after() {
+        if now.saturating_sub(marked) < timeout(cx) * (first + timeouts).min(LONGEST_TIMEOUT) {
+            if flow(cx).is_some() && self.tx != self.una && self.may_probe(cx, now.saturating_sub(marked)) {
                 self.probes = self.probes.saturating_add(1);
                 self.probe = true;
             }
