@@ -251,7 +251,7 @@ with_jumbo_frames() {
 part_across() {
   soft_to_rxe="soft $SOFT_IP4 rxe0 $RXE_IP4"
   rxe_to_soft="rxe0 $RXE_IP4 soft $SOFT_IP4"
-  across="with_jumbo_frames $IN_SOFT /payload/rdmacore across"
+  across="with_jumbo_frames $IN_SOFT $AS_NOBODY /payload/rdmacore across"
   $across $soft_to_rxe
   $across $rxe_to_soft
   # The kernel's requester sends all of a message anew for each packet that is lost, so it does without those of many packets.
