@@ -342,9 +342,11 @@ impl Responder {
     fn executed(&mut self, cx: &Cx<'_>, packets: u32, resource: ResourceKind, response: ResponseKind) {
         self.msn = self.msn.wrapping_add(1) & ferroce_wire::PSN_MASK;
         while self.resources.len() >= usize::from(cx.conn.max_dest_rd_atomic) {
-            self.resources.pop_front();
-            let oldest = self.resources.front().map_or(self.expected, |oldest| oldest.first_psn);
-            while self.responses.front().is_some_and(|response| psn_diff(response.psn, oldest) < 0) {
+            let Some(oldest) = self.resources.pop_front() else { break };
+            let of_it = |response: &Response| {
+                (0..i64::from(oldest.packets)).contains(&psn_diff(response.psn, oldest.first_psn).into())
+            };
+            while self.responses.front().is_some_and(of_it) {
                 self.responses.pop_front();
             }
         }
@@ -397,6 +399,14 @@ impl Responder {
             match emitted {
                 Emitted::LinkFull => return TxStatus::LinkFull,
                 Emitted::Yes => {}
+                Emitted::Unreadable if !response.is_fresh() => {
+                    // The requester may have had it the first time, and said that the memory is not needed any more. Then the NAK is stale
+                    // to it; otherwise it ends the connection.
+                    let nak = (Syndrome::Nak(NakCode::RemoteAccess), response.psn);
+                    self.nak.get_or_insert(nak);
+                    self.responses.pop_front();
+                    continue;
+                }
                 Emitted::Unreadable => {
                     // The memory went away since the request was checked.
                     let psn = response.psn;
@@ -433,6 +443,11 @@ impl Responder {
 }
 
 impl Response {
+    /// It has not been asked for before.
+    fn is_fresh(&self) -> bool {
+        matches!(self.kind, ResponseKind::Read(ReadResponse { fresh: true, .. }))
+    }
+
     /// Sends the next packet, or offers a run of them; returns whether that was the last.
     fn transmit_next(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, budget: &mut Budget) -> (Emitted, bool) {
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn };

@@ -175,8 +175,18 @@ impl Requester {
         tx: &mut dyn PacketTx,
         budget: &mut Budget,
     ) -> TxStatus {
-        if std::mem::take(&mut self.probe) && self.send_probe(cx, tx) {
-            budget.take();
+        if std::mem::take(&mut self.probe) {
+            match self.send_probe(cx, tx) {
+                Some(Emitted::Yes) => {
+                    count(&cx.engine.counters.tail_loss_probes);
+                    budget.take();
+                }
+                Some(Emitted::LinkFull) => {
+                    self.probe = true;
+                    return TxStatus::LinkFull;
+                }
+                Some(Emitted::Unreadable) | None => {}
+            }
         }
         self.ask(cx, tx);
         loop {

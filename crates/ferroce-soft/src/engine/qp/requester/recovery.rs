@@ -91,16 +91,16 @@ impl Requester {
     }
 
     /// Sends one packet again and asks for an acknowledgement. Without this only a timeout would help, which is a hundred times longer or
-    /// more. Returns whether it was sent.
+    /// more. Returns what became of it; `None` if there was nothing to send.
     ///
     /// The first time it is the last one that was sent. If what was lost is that packet, or the acknowledgement, it comes now; if it is the
     /// report of a gap, or what was sent again for it, the peer reports the gap again. Afterwards, or if there is a read or atomic at either
     /// end, it is the oldest one that is not acknowledged: whatever else was lost (a second probe, or the report of a gap, which the kernel's
     /// rxe makes once only), that one gets on.
-    pub(super) fn send_probe(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> bool {
+    pub(super) fn send_probe(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> Option<Emitted> {
         // All of it is to be sent again anyway.
         if self.tx == self.una || self.rnr_until.is_some() {
-            return false;
+            return None;
         }
         let begun = self.queue.next != self.queue.tail && self.queue.get(self.queue.next).first_psn != self.tx;
         let newest = if begun { self.queue.next } else { self.queue.next.wrapping_sub(1) };
@@ -112,20 +112,14 @@ impl Requester {
         };
         let wqe = self.queue.get(position);
         if wqe.failed.is_some() {
-            return false;
+            return None;
         }
-        let emitted = if wqe.has_response() {
-            let (Some(to), Some((header, _))) =
-                (cx.conn.peer(), response_request(cx, wqe, self.queue.sges(position), psn))
-            else {
-                return false;
-            };
-            emit(tx, to, header, 0, |_| true)
+        if wqe.has_response() {
+            let (header, _) = response_request(cx, wqe, self.queue.sges(position), psn)?;
+            Some(emit(tx, cx.conn.peer()?, header, 0, |_| true))
         } else {
-            self.emit_part(cx, tx, position, psn_diff(psn, wqe.first_psn) as u32, true)
-        };
-        count(&cx.engine.counters.tail_loss_probes);
-        emitted == Emitted::Yes
+            Some(self.emit_part(cx, tx, position, psn_diff(psn, wqe.first_psn) as u32, true))
+        }
     }
 
     /// Everything from the oldest unacknowledged packet on is sent again.
