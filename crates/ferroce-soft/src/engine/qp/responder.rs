@@ -399,14 +399,6 @@ impl Responder {
             match emitted {
                 Emitted::LinkFull => return TxStatus::LinkFull,
                 Emitted::Yes => {}
-                Emitted::Unreadable if !response.is_fresh() => {
-                    // The requester may have had it the first time, and said that the memory is not needed any more. Then the NAK is stale
-                    // to it; otherwise it ends the connection.
-                    let nak = (Syndrome::Nak(NakCode::RemoteAccess), response.psn);
-                    self.nak.get_or_insert(nak);
-                    self.responses.pop_front();
-                    continue;
-                }
                 Emitted::Unreadable => {
                     // The memory went away since the request was checked.
                     let psn = response.psn;
@@ -443,11 +435,6 @@ impl Responder {
 }
 
 impl Response {
-    /// It has not been asked for before.
-    fn is_fresh(&self) -> bool {
-        matches!(self.kind, ResponseKind::Read(ReadResponse { fresh: true, .. }))
-    }
-
     /// Sends the next packet, or offers a run of them; returns whether that was the last.
     fn transmit_next(&mut self, cx: &Cx<'_>, tx: &mut dyn PacketTx, budget: &mut Budget) -> (Emitted, bool) {
         let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: self.msn };

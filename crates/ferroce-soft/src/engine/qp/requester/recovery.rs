@@ -2,7 +2,7 @@
 
 use super::super::Cx;
 use super::super::emit::{Emitted, emit};
-use super::request::{request_packets, response_request};
+use super::request::response_request;
 use super::window::flow;
 use super::{PeerLost, Requester, SendFailed};
 use crate::engine::{Nanos, PacketTx, count};
@@ -73,30 +73,16 @@ impl Requester {
     fn may_probe(&self, cx: &Cx<'_>, silent: Nanos) -> bool {
         // Each copy of what finds no receive is answered, and each answer that comes after its time is another retry.
         let counts = cx.conn.rnr_retry != 7 && self.queue.get(self.queue.head).takes_receive();
-        silent >= self.probe_after() && (self.probes == 0 || !counts)
-    }
-
-    /// How long to wait for the next probe, from the mark of the timer; something must be in flight. What asks for many packets waits for as long as they are worth:
-    /// it may be that they are on their way.
-    fn probe_after(&self) -> Nanos {
-        let asks = self.oldest_request().map_or(1, |packets| 2 * Nanos::from(packets));
-        asks * (PROBE << self.probes.min(32))
-    }
-
-    /// If the oldest that is not acknowledged is a read or atomic: the packets that are still to come of what was asked for.
-    fn oldest_request(&self) -> Option<u32> {
-        let wqe = self.queue.get(self.queue.head);
-        let index = psn_diff(self.una, wqe.first_psn) as u32;
-        wqe.has_response().then(|| request_packets(wqe, index))
+        silent >= PROBE << self.probes.min(32) && (self.probes == 0 || !counts)
     }
 
     /// Sends one packet again and asks for an acknowledgement. Without this only a timeout would help, which is a hundred times longer or
     /// more. Returns what became of it; `None` if there was nothing to send.
     ///
     /// The first time it is the last one that was sent. If what was lost is that packet, or the acknowledgement, it comes now; if it is the
-    /// report of a gap, or what was sent again for it, the peer reports the gap again. Afterwards, or if there is a read or atomic at either
-    /// end, it is the oldest one that is not acknowledged: whatever else was lost (a second probe, or the report of a gap, which the kernel's
-    /// rxe makes once only), that one gets on.
+    /// report of a gap, or what was sent again for it, the peer reports the gap again. Afterwards, or if the last is a read or atomic, it is
+    /// the oldest one that is not acknowledged: whatever else was lost (a second probe, or the report of a gap, which the kernel's rxe makes
+    /// once only), that one gets on. Reads are left to the timeout.
     pub(super) fn send_probe(&self, cx: &Cx<'_>, tx: &mut dyn PacketTx) -> Option<Emitted> {
         // All of it is to be sent again anyway.
         if self.tx == self.una || self.rnr_until.is_some() {
@@ -105,13 +91,13 @@ impl Requester {
         let begun = self.queue.next != self.queue.tail && self.queue.get(self.queue.next).first_psn != self.tx;
         let newest = if begun { self.queue.next } else { self.queue.next.wrapping_sub(1) };
         let (position, psn) = match self.probes {
-            0 | 1 if !self.queue.get(newest).has_response() && self.oldest_request().is_none() => {
-                (newest, psn_sub(self.tx, 1))
-            }
+            0 | 1 if !self.queue.get(newest).has_response() => (newest, psn_sub(self.tx, 1)),
             _ => (self.queue.head, self.una),
         };
         let wqe = self.queue.get(position);
-        if wqe.failed.is_some() {
+        // A read is not asked for twice lightly: the peer may have heard, by another way, that it is complete, and have taken its memory away.
+        // To it the second request is one for memory that is not there, which ends the connection.
+        if wqe.failed.is_some() || wqe.is_read() {
             return None;
         }
         if wqe.has_response() {
